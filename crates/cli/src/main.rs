@@ -142,6 +142,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Why(args) => printed(&call("why"), |call| analytics::why::run(call, args)),
         Program::Bench(args) => bench::run(args, &strings(words)),
         Program::Plan(args) => plan::run(args),
+        Program::WhatIf(args) => printed(&call("what-if"), |call| plan::what_if::run(call, args)),
         Program::Zdb(args) => zdb::run(args),
         Program::Zstream(args) => zstream::run(args),
         Program::Daemon(args) => return daemon::run(args, &call("daemon")),

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::locate::WhereArgs;
 use crate::mount::MountArgs;
 use crate::plan::PlanArgs;
+use crate::plan::what_if::WhatIfArgs;
 use crate::replicate::ReplicateArgs;
 use crate::rescue::RescueArgs;
 use crate::serve::ServeArgs;
@@ -52,6 +53,7 @@ pub enum Program {
     Why(WhyArgs),
     Bench(BenchArgs),
     Plan(PlanArgs),
+    WhatIf(WhatIfArgs),
     Daemon(DaemonArgs),
     Serve(Box<ServeArgs>),
     Mount(MountArgs),
@@ -171,7 +173,8 @@ mod tests {
                 assert!(described, "{path}: {letter:?} {name:?} is not described");
                 for spelling in letter.into_iter().chain(name) {
                     let is_named = text.lines().any(|line| {
-                        let words = line.split([' ', ',']).filter(|word| !word.is_empty());
+                        // One with an optional value is `--log[=<DRIVE>]`.
+                        let words = line.split([' ', ',', '[']).filter(|word| !word.is_empty());
                         line.starts_with(' ') && words.take(2).any(|word| word.trim_end_matches("...") == spelling)
                     });
                     assert!(is_named, "{path}: the help does not name {spelling}:\n{text}");

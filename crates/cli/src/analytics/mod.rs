@@ -70,7 +70,7 @@ impl Watched {
 ///
 /// # Errors
 /// If a pool is not found or not open.
-fn open_pools(
+pub fn open_pools(
     call: &Call,
     places: &PoolDirs,
     names: &[String],
@@ -110,7 +110,10 @@ fn sample(call: &Call, name: &str, remote: &RemoteProcess) -> Result<Sample, Fai
 }
 
 /// The counters of a pool that another process has open, now and `seconds` ago, and its state.
-fn observation(call: &Call, name: &str, remote: &RemoteProcess, seconds: u64) -> Result<PoolObservation, Failure> {
+///
+/// # Errors
+/// If the process does not answer, or refuses.
+pub fn observation(call: &Call, name: &str, remote: &RemoteProcess, seconds: u64) -> Result<PoolObservation, Failure> {
     let command = Command { pool: name.to_owned(), line: String::new(), action: Action::Observe { seconds } };
     match admin::send(call, remote, &command)? {
         Ok(Outcome::Observation(seen)) => Ok(*seen),

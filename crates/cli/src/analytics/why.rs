@@ -42,12 +42,20 @@ pub struct WhyArgs {
 impl WhyArgs {
     /// The time to watch; `None` without `-t`.
     fn watch(&self) -> Result<Option<Duration>, Failure> {
-        let Some(text) = &self.watch else { return Ok(None) };
-        let seconds: Option<f64> = text.parse().ok();
-        let valid = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= MAX_WATCH_SECONDS);
-        let wrong = || WhyArgs::misused(&format!("-t takes seconds, more than 0 and at most a day, not '{text}'"));
-        valid.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or_else(wrong)
+        time_to_watch(self.watch.as_deref()).map_err(|what| WhyArgs::misused(&what))
     }
+}
+
+/// The time to watch that `-t` gives, if it is given.
+///
+/// # Errors
+/// A sentence if the text is no such time.
+pub fn time_to_watch(text: Option<&str>) -> Result<Option<Duration>, String> {
+    let Some(text) = text else { return Ok(None) };
+    let seconds: Option<f64> = text.parse().ok();
+    let valid = seconds.filter(|seconds| *seconds > 0.0 && *seconds <= MAX_WATCH_SECONDS);
+    let wrong = || format!("-t takes seconds, more than 0 and at most a day, not '{text}'");
+    valid.map(|seconds| Some(Duration::from_secs_f64(seconds))).ok_or_else(wrong)
 }
 
 /// Pools to diagnose, and the dataset or client of the command line.
@@ -75,7 +83,10 @@ fn select(call: &Call, args: &WhyArgs) -> Result<Selection, Failure> {
 }
 
 /// Waits, in steps in which it notices that the client has gone. Returns whether it is still there.
-fn wait(call: &Call, time: Duration) -> Result<bool, Failure> {
+///
+/// # Errors
+/// If the call has no machine.
+pub fn wait(call: &Call, time: Duration) -> Result<bool, Failure> {
     let machine = call.machine()?;
     let due = machine.clock.now() + time;
     while machine.clock.now() < due {

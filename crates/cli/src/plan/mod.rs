@@ -2,6 +2,7 @@
 
 mod calibrate;
 mod progress;
+pub mod what_if;
 
 use crate::args::CommandLine;
 use crate::failure::Failure;

@@ -8,6 +8,7 @@ mod history;
 mod http;
 mod network;
 mod prometheus;
+mod what_if;
 mod why;
 
 use http::Http;

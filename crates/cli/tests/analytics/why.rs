@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use weir_analytics::why::{Cause, Diagnosis};
 
 /// Writes of the client, each followed by a flush.
-const SYNC_WRITES: u64 = 200;
+pub(super) const SYNC_WRITES: u64 = 200;
 
 /// The diagnosis of the only pool.
 pub fn diagnosis(site: &Site, words: &[&str]) -> Diagnosis {
@@ -17,7 +17,7 @@ pub fn diagnosis(site: &Site, words: &[&str]) -> Diagnosis {
 }
 
 /// Writes of 4 KiB at scattered places, each made stable before the next.
-fn write_sync(site: &Site) {
+pub(super) fn write_sync(site: &Site) {
     let uri = site.said("nbd://");
     let places = (0..SYNC_WRITES).map(|n| n * 37 % 512);
     let commands: String = places.map(|place| format!("write -P 5 {} 4k\nflush\n", place * 65_536)).collect();

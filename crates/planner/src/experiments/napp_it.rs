@@ -240,8 +240,8 @@ fn n7() -> Result<Finding, SimulationError> {
 }
 
 fn n8() -> Result<Finding, SimulationError> {
-    let with = |compression, dedup| {
-        let mut spec = ServerSpec { processors: 3, ..nvme() };
+    let with = |write_processors, compression, dedup| {
+        let mut spec = ServerSpec { processors: 3, write_processors, ..nvme() };
         spec.pool.compression = compression;
         spec.pool.dedup = dedup;
         // LZ4 gives up early on data that do not shrink; dedup needs SHA-256.
@@ -249,23 +249,34 @@ fn n8() -> Result<Finding, SimulationError> {
         spec.costs.checksum_ns_per_kib = if dedup { 2500.0 } else { 150.0 };
         spec
     };
-    let write = |compression, dedup| rate(&with(compression, dedup), &fast_client(false));
-    let read = |compression, dedup| rate(&with(compression, dedup), &fast_client(true));
-    let plain = [write(false, false)?, read(false, false)?];
-    let mut checks = Vec::new();
-    for (name, compression, dedup, document) in [
-        ("LZ4", true, false, [473.0 / 469.0, 687.0 / 708.0]),
-        ("dedup", false, true, [380.0 / 469.0, 652.0 / 708.0]),
-        ("both", true, true, [355.0 / 469.0, 647.0 / 708.0]),
-    ] {
-        let ours = [write(compression, dedup)? / plain[0], read(compression, dedup)? / plain[1]];
-        checks.push(Check::figure(format!("{name} over plain, writes"), document[0], ours[0]));
-        checks.push(Check::figure(format!("{name} over plain, reads"), document[1], ours[1]));
-    }
-    done(
-        checks,
-        "k = 16; three processors, SHA-256 at 0.4 GB/s each, a client that is limited by its link only; all are ours",
-    )
+    let checks = |write_processors| {
+        let both = |compression, dedup| {
+            let spec = with(write_processors, compression, dedup);
+            Ok::<_, SimulationError>([rate(&spec, &fast_client(false))?, rate(&spec, &fast_client(true))?])
+        };
+        let plain = both(false, false)?;
+        let mut checks = Vec::new();
+        for (name, compression, dedup, document) in [
+            ("LZ4", true, false, [473.0 / 469.0, 687.0 / 708.0]),
+            ("dedup", false, true, [380.0 / 469.0, 652.0 / 708.0]),
+            ("both", true, true, [355.0 / 469.0, 647.0 / 708.0]),
+        ] {
+            let [write, read] = both(compression, dedup)?;
+            checks.push(Check::figure(format!("{name} over plain, writes"), document[0], write / plain[0]));
+            checks.push(Check::figure(format!("{name} over plain, reads"), document[1], read / plain[1]));
+        }
+        Ok::<_, SimulationError>(checks)
+    };
+    Ok(Finding {
+        checks: checks(None)?,
+        without_cause: Some((
+            "this engine compresses and checksums writes on all processors; the document's ZFS has threads for it on 75 % of them \
+             (zio_taskq_batch_pct), which is two of three"
+                .into(),
+            checks(Some(2))?,
+        )),
+        note: "k = 16; three processors, SHA-256 at 0.4 GB/s each, a client that is limited by its link only; all are ours".into(),
+    })
 }
 
 fn n9() -> Result<Finding, SimulationError> {

@@ -34,14 +34,32 @@ pub struct Work {
     pub payload: Arc<Payload>,
     /// The processors.
     pub processors: Mutex<Processors>,
+    /// Whether requests of clients come before the work of writes.
+    pub clients_first: bool,
+    /// Number of processors that compress, checksum and compute the parity of writes.
+    pub write_processors: usize,
     /// The costs.
     pub costs: Costs,
 }
 
 impl Work {
+    fn lock(&self) -> MutexGuard<'_, Processors> {
+        self.processors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Charges `work_ns` nanoseconds that are asked for at `now_ns`; returns when they are over.
     pub fn charge(&self, now_ns: u64, work_ns: f64) -> u64 {
-        self.processors.lock().unwrap_or_else(PoisonError::into_inner).work(now_ns, work_ns as u64)
+        self.lock().work(now_ns, work_ns as u64)
+    }
+
+    /// Like [`Work::charge`], for a request of a client.
+    pub fn charge_client(&self, now_ns: u64, work_ns: f64) -> u64 {
+        if self.clients_first { self.lock().work_first(now_ns, work_ns as u64) } else { self.charge(now_ns, work_ns) }
+    }
+
+    /// Like [`Work::charge`], on the processors for writes.
+    fn charge_write(&self, now_ns: u64, work_ns: f64) -> u64 {
+        self.lock().work_on(self.write_processors, now_ns, work_ns as u64)
     }
 
     /// Processor time of a device operation: checksums, and compression or its reverse, of the bytes.
@@ -115,7 +133,7 @@ impl ModelDisk {
             return self.submit_to_drive(io);
         }
         // The bytes are checksummed and compressed before they are sent to the drive.
-        let ready_ns = self.work.charge(self.timer.now_ns(), self.work.device_ns(io.op, io.len, self.parity));
+        let ready_ns = self.work.charge_write(self.timer.now_ns(), self.work.device_ns(io.op, io.len, self.parity));
         let disk = self.clone();
         self.timer.at(ready_ns, move || disk.submit_to_drive(io));
     }

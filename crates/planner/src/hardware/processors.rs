@@ -42,21 +42,42 @@ impl Default for Costs {
 #[derive(Clone, Debug)]
 pub struct Processors {
     free_ns: Vec<u64>,
+    /// When the work of [`Processors::work_first`] is done, of each processor.
+    first_ns: Vec<u64>,
     busy_ns: u64,
 }
 
 impl Processors {
     /// `count` idle processors; at least one.
     pub fn new(count: usize) -> Self {
-        Processors { free_ns: vec![0; count.max(1)], busy_ns: 0 }
+        Processors { free_ns: vec![0; count.max(1)], first_ns: vec![0; count.max(1)], busy_ns: 0 }
     }
 
     /// Does `work_ns` of work that is asked for at `now_ns` on the processor that is free first; returns when it is done.
     pub fn work(&mut self, now_ns: u64, work_ns: u64) -> u64 {
+        self.work_on(self.count(), now_ns, work_ns)
+    }
+
+    /// Like [`Processors::work`], on one of the first `some` processors, at least one.
+    pub fn work_on(&mut self, some: usize, now_ns: u64, work_ns: u64) -> u64 {
         self.busy_ns += work_ns;
-        let Some(free) = self.free_ns.iter_mut().min() else { return now_ns + work_ns };
+        // Of processors that are free at the same time the last one, which leaves the first ones to work that is bound to them.
+        let Some(free) = self.free_ns.iter_mut().take(some.max(1)).rev().min() else { return now_ns + work_ns };
         *free = (*free).max(now_ns) + work_ns;
         *free
+    }
+
+    /// Like [`Processors::work`], before all other work: this waits for work of its kind only. What was asked for before keeps the
+    /// time that it was given; what is asked for later is later by this work.
+    pub fn work_first(&mut self, now_ns: u64, work_ns: u64) -> u64 {
+        self.busy_ns += work_ns;
+        let processors = self.first_ns.iter_mut().zip(&mut self.free_ns);
+        let Some((first, free)) = processors.min_by_key(|(first, free)| (**first, **free)) else {
+            return now_ns + work_ns;
+        };
+        *first = (*first).max(now_ns) + work_ns;
+        *free = (*free).max(now_ns) + work_ns;
+        *first
     }
 
     /// Number of processors.
@@ -79,5 +100,25 @@ mod tests {
         let mut two = Processors::new(2);
         assert_eq!([two.work(0, 10), two.work(0, 10), two.work(0, 10), two.work(100, 5)], [10, 10, 20, 105]);
         assert_eq!((two.busy_ns(), two.count()), (35, 2));
+    }
+
+    #[test]
+    fn first_work_waits_for_its_kind_only_and_delays_what_comes_later() {
+        let mut two = Processors::new(2);
+        assert_eq!([two.work(0, 100), two.work(0, 100)], [100, 100]);
+        assert_eq!([two.work_first(0, 10), two.work_first(0, 10), two.work_first(0, 10)], [10, 10, 20]);
+        assert_eq!((two.work(0, 5), two.work(0, 5)), (115, 120), "after 110 and 120");
+        assert_eq!((two.work_first(500, 5), two.busy_ns()), (505, 245));
+    }
+
+    #[test]
+    fn bound_work_leaves_the_other_processors_free() {
+        let mut three = Processors::new(3);
+        assert_eq!(
+            [three.work(0, 10), three.work_on(2, 0, 10), three.work_on(2, 0, 10), three.work_on(2, 0, 10)],
+            [10, 10, 10, 20]
+        );
+        assert_eq!(three.work(0, 5), 15, "the third one is free from 10 on");
+        assert_eq!((three.work_on(0, 100, 5), three.busy_ns()), (105, 50));
     }
 }

@@ -138,7 +138,7 @@ fn memory(
     ));
     if description.order()? == Order::Random {
         out.push(
-            "Cache device: it would hold what the ARC does not, but Weir does not write cache devices yet; add memory or vdevs."
+            "Cache device: it would hold blocks that the ARC does not. The model has none, so its gain is not predicted."
                 .to_owned(),
         );
     }

@@ -125,6 +125,8 @@ pub struct WorkloadSection {
     pub volume: bool,
     /// Rate of each client's own link in Gbit/s; otherwise as the server's.
     pub client_gbit: Option<f64>,
+    /// Microseconds from an answer until the client asks again.
+    pub client_us: f64,
 }
 
 impl Default for WorkloadSection {
@@ -140,6 +142,7 @@ impl Default for WorkloadSection {
             stable: false,
             volume: false,
             client_gbit: None,
+            client_us: 0.0,
         }
     }
 }
@@ -249,7 +252,7 @@ impl Description {
         description.checked()
     }
 
-    fn checked(self) -> Result<Self, PlanError> {
+    pub(super) fn checked(self) -> Result<Self, PlanError> {
         let Description { server, pool, link, workload, failures, costs, .. } = &self;
         within("server.processors", server.processors as f64, 1.0, 4096.0)?;
         within("server.memory_gb", server.memory_gb, 0.5, 1e6)?;
@@ -281,6 +284,7 @@ impl Description {
         within("workload.operation_kib", workload.operation_kib, 0.5, 16384.0)?;
         within("workload.read_percent", workload.read_percent as f64, 0.0, 100.0)?;
         within("workload.file_mib", workload.file_mib, workload.operation_kib / 1024.0, 1e9)?;
+        within("workload.client_us", workload.client_us, 0.0, 1e10)?;
         if let Some(gbit) = workload.client_gbit {
             within("workload.client_gbit", gbit, 0.001, 10_000.0)?;
         }

@@ -109,6 +109,7 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
         volume: section.volume,
         warm: section.read_percent > 0,
         client_gbit: section.client_gbit,
+        client_us: section.client_us,
         ..Workload::sequential_read()
     };
     let arc_bytes = description.arc_bytes();
@@ -121,6 +122,8 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
         arc_bytes: (useful / scale).clamp(ARC_BYTES.1, ARC_BYTES.0),
         dirty_bytes: description.dirty_bytes().min(DIRTY_BYTES),
         processors: description.server.processors,
+        write_processors: None,
+        clients_first: false,
         costs: description.costs,
         link: description.link,
     };

@@ -20,6 +20,7 @@ pub mod resilver;
 pub mod risk;
 pub mod sweep;
 pub mod text;
+pub mod what_if;
 
 use crate::simulate::SimulationError;
 use capacity::Capacity;

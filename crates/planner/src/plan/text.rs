@@ -239,7 +239,7 @@ pub fn comparison(plans: &[Plan]) -> String {
     table(&rows)
 }
 
-fn limit_word(limit: crate::simulate::outcome::Limit) -> &'static str {
+pub(super) fn limit_word(limit: crate::simulate::outcome::Limit) -> &'static str {
     use crate::simulate::outcome::Limit;
     match limit {
         Limit::Disks => "disks",
@@ -252,7 +252,7 @@ fn limit_word(limit: crate::simulate::outcome::Limit) -> &'static str {
 }
 
 /// Columns as wide as their widest cell; the first one and words to the left.
-fn table(rows: &[Vec<String>]) -> String {
+pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();

@@ -143,7 +143,7 @@ impl Shared {
     }
 
     async fn work(&self, work_ns: f64) {
-        let done_ns = self.server.work.charge(self.timer.now_ns(), work_ns);
+        let done_ns = self.server.work.charge_client(self.timer.now_ns(), work_ns);
         self.until(done_ns).await;
     }
 
