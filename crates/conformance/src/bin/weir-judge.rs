@@ -35,6 +35,7 @@ weir-judge JUDGE
   object [folder|versitygw|moto...]         pools on object stores: filled, killed, trimmed, mixed with local devices; zdb on the objects
   replicate [HISTORIES] [--seed N]          weir replicate over connections that break at random bytes (long form: 1000)
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
+  scale-bench [--most N]                    a daemon with 100, 1,000 and 10,000 datasets: times and memory (use a release build)
   memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
@@ -144,6 +145,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "compare-bench" => bench::compare::run(rest, report)?,
         "serve-bench" => bench::serve::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
+        "scale-bench" => bench::scale::run(rest, report)?,
         "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "rescue" => rescued::run(&folder()?, rest, report)?,
