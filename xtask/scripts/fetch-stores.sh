@@ -8,7 +8,7 @@ set -uo pipefail
 
 dir=$(realpath -m "${1:?usage: fetch-stores.sh DIR}")
 versitygw=v1.8.0
-moto=5.2.1
+moto=5.2.5
 mkdir -p "$dir/bin"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
