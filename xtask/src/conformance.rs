@@ -27,6 +27,8 @@ const SIDE_BY_SIDE: [&[Run]; 2] = [
         (&["guest"], Needs::Nothing),
         (&["smb"], Needs::Nothing),
         (&["csi"], Needs::Nothing),
+        (&["replicate"], Needs::Nothing),
+        (&["object"], Needs::Nothing),
         (&["rescue"], Needs::Golden),
         (&["kill", "5"], Needs::Nothing),
         (&["kill-serve", "3"], Needs::Nothing),

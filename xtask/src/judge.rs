@@ -1,6 +1,6 @@
 //! `cargo xtask judge`: third-party tools as conformance tests.
 //!
-//! `--fetch` unpacks OpenZFS's user-space tools (see `scripts/fetch-zfs-tools.sh`); everything else is passed to the
+//! `--fetch` unpacks OpenZFS's user-space tools (see `scripts/fetch-zfs-tools.sh`), `--fetch --stores` brings object stores; everything else is passed to the
 //! binary `weir-judge`, which links the engine.
 
 use std::path::PathBuf;
@@ -20,6 +20,10 @@ pub fn tools() -> Option<PathBuf> {
 pub fn run(arguments: &[String]) -> Outcome {
     match arguments.first().map(String::as_str) {
         Some("package") => package::judge(&arguments[1..]),
+        Some("--fetch") if arguments.iter().any(|argument| argument == "--stores") => {
+            let mut script = Command::new(top().join("xtask/scripts/fetch-stores.sh"));
+            must("fetch object stores", script.arg(target().join("judges/stores")))
+        }
         Some("--fetch") => fetch(arguments.iter().any(|argument| argument == "--peer")),
         Some(_) => {
             let (totals, succeeded) = start(arguments, Build::Alone("dev"), &mut Failures::default())?;

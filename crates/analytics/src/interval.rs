@@ -222,6 +222,7 @@ mod tests {
             txg: TxgState::default(),
             leaves: vec![LeafTotals { guid: "9".into(), read_bytes: disk, ..LeafTotals::default() }],
             stores: Vec::new(),
+            store_space: Vec::new(),
             space: SpaceState::default(),
         }
     }

@@ -21,6 +21,7 @@ pub mod metrics;
 mod names;
 mod sample;
 mod segment;
+mod stores;
 pub mod why;
 
 pub use facts::{ConnectionFacts, LinkFacts, PoolFacts, PoolObservation};
@@ -28,10 +29,10 @@ pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use names::DatasetNames;
 pub use sample::{
-    ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState,
-    StoreTotals, TxgState,
+    ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
 };
 pub use segment::Segment;
+pub use stores::{Cost, StoreSpace, StoreTotals};
 
 /// A fuzz target: its name and what to run on the bytes.
 pub type FuzzTarget = (&'static str, fn(&[u8]));

@@ -222,7 +222,31 @@ impl Samples {
         put.count("weir_store_failed", "Those without success", None, self.stores(|row| row.failed))?;
         put.count("weir_store_retries", "Repeated requests", None, self.stores(|row| row.retries))?;
         put.count("weir_store_transferred", "Bytes of objects", bytes, self.stores(|row| row.bytes))?;
-        put.put(Kind::Time, "weir_store_request_time", "Time of the requests", Some(&Unit::Seconds), time)
+        put.put(Kind::Time, "weir_store_request_time", "Time of the requests", Some(&Unit::Seconds), time)?;
+        // An amount is in 10⁻⁹ of its unit, as a time is.
+        let help = "Price of requests and bytes, by the price list";
+        put.put(Kind::Time, "weir_store_cost", help, None, self.store_costs())?;
+        put.gauge("weir_store_size", "Bytes that are stored at most", bytes, self.store_space(|row| row.size_bytes))?;
+        let allocated = self.store_space(|row| row.allocated_bytes);
+        put.gauge("weir_store_allocated", "Bytes that are stored at least", bytes, allocated)
+    }
+
+    /// Costs of the devices in stores of objects, in 10⁻⁹ of the currency's unit.
+    fn store_costs(&self) -> Rows {
+        let rows = self.0.iter().flat_map(|sample| sample.stores.iter().map(move |row| (sample, row)));
+        rows.filter_map(|(sample, row)| {
+            let cost = row.cost.as_ref()?;
+            let labels = [("pool", &sample.pool), ("vdev", &row.name), ("request", &row.kind)];
+            let currency = [("currency", &cost.currency)];
+            Some((labels.into_iter().chain(currency).map(|(name, text)| (name, text.clone())).collect(), cost.nanos))
+        })
+        .collect()
+    }
+
+    fn store_space(&self, value: fn(&crate::StoreSpace) -> u64) -> Rows {
+        let rows = self.0.iter().flat_map(|sample| sample.store_space.iter().map(move |row| (sample, row)));
+        rows.map(|(sample, row)| (vec![("pool", sample.pool.clone()), ("vdev", row.name.clone())], value(row)))
+            .collect()
     }
 
     fn written(&self) -> Rows {
@@ -355,7 +379,19 @@ mod tests {
             arc: ArcState::default(),
             txg: TxgState::default(),
             leaves: Vec::new(),
-            stores: Vec::new(),
+            stores: vec![crate::StoreTotals {
+                name: "s3://b/p".into(),
+                kind: "put".into(),
+                requests: 3,
+                cost: Some(crate::Cost { nanos: 15_000, currency: "USD".into() }),
+                ..crate::StoreTotals::default()
+            }],
+            store_space: vec![crate::StoreSpace {
+                name: "s3://b/p".into(),
+                size_bytes: 1 << 30,
+                allocated_bytes: 4096,
+                month: None,
+            }],
             space: SpaceState::default(),
         };
         let alert = AlertState { name: "pool:\"x".into(), severity: "critical", state: "open", since_s: 7 };
@@ -374,6 +410,10 @@ mod tests {
             "weir_job_last_begin_seconds{job=\"nightly\"} 8",
             "weir_job_running{job=\"new\"} 1",
             "weir_job_next_seconds{job=\"new\"} 9",
+            "weir_store_requests_total{pool=\"tank\",vdev=\"s3://b/p\",request=\"put\"} 3",
+            "weir_store_cost_total{pool=\"tank\",vdev=\"s3://b/p\",request=\"put\",currency=\"USD\"} 0.000015",
+            "weir_store_size_bytes{pool=\"tank\",vdev=\"s3://b/p\"} 1073741824",
+            "weir_store_allocated_bytes{pool=\"tank\",vdev=\"s3://b/p\"} 4096",
         ] {
             assert!(text.lines().any(|found| found.starts_with(line)), "{line}: {text}");
         }

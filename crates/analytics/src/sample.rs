@@ -1,7 +1,8 @@
 //! Everything that is counted in a pool, at an instant.
 
+use crate::stores::{StoreSpace, StoreTotals};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use utoipa::ToSchema;
 use weir_blocks::Class;
@@ -270,26 +271,6 @@ pub struct TxgState {
     pub unstable_bytes: u64,
 }
 
-/// Requests of one kind of a device in a store of objects, since it was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct StoreTotals {
-    /// Name of the vdev.
-    pub name: String,
-    /// `get`, `put`, `head` or `delete`.
-    pub kind: String,
-    /// Requests, also those that failed.
-    pub requests: u64,
-    /// Requests that were not answered with success. A condition that was not met counts.
-    pub failed: u64,
-    /// Repetitions of all kinds, in the row of `put`.
-    pub retries: u64,
-    /// Sum of their times in nanoseconds.
-    pub time_ns: u64,
-    /// Bytes of objects received or sent.
-    pub bytes: u64,
-}
-
 /// A device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -393,6 +374,9 @@ pub struct Sample {
     /// Requests of the devices that are in stores of objects.
     #[serde(default)]
     pub stores: Vec<StoreTotals>,
+    /// Space of these devices.
+    #[serde(default)]
+    pub store_space: Vec<StoreSpace>,
     /// Space.
     pub space: SpaceState,
 }
@@ -413,6 +397,7 @@ impl Sample {
             })
             .filter(|cause| cause.bytes > 0);
         let datasets = open_datasets(engine);
+        let (stores, store_space) = crate::stores::of(engine);
         let names = datasets.iter().map(|open| (open.objset, open.name.clone())).collect();
         Sample {
             pool: engine.name(),
@@ -434,25 +419,11 @@ impl Sample {
                 unstable_bytes: accounts.unstable_bytes(),
             },
             leaves: leaves(engine),
-            stores: stores(engine),
+            stores,
+            store_space,
             space: space(engine),
         }
     }
-}
-
-fn stores(engine: &Engine) -> Vec<StoreTotals> {
-    let names: BTreeSet<String> = engine.cache.blocks().tree().health().into_iter().map(|leaf| leaf.name).collect();
-    let rows = engine.machine.disks.store_requests().into_iter().filter(|row| names.contains(&row.disk));
-    rows.map(|row| StoreTotals {
-        name: row.disk,
-        kind: row.kind.to_owned(),
-        requests: row.requests,
-        failed: row.failed,
-        retries: row.retries,
-        time_ns: row.time_ns,
-        bytes: row.bytes,
-    })
-    .collect()
 }
 
 fn open_datasets(engine: &Engine) -> Vec<DatasetState> {

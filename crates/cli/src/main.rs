@@ -140,6 +140,7 @@ fn run(program: &Program, words: &[OsString]) -> u8 {
         Program::Arcstat(args) => printed(&call("arcstat"), |call| analytics::arcstat::run(call, args)),
         Program::Top(args) => printed(&call("top"), |call| analytics::top::run(call, args)),
         Program::Why(args) => printed(&call("why"), |call| analytics::why::run(call, args)),
+        Program::Store(args) => printed(&call("store"), |call| analytics::store::run(call, args)),
         Program::Bench(args) => bench::run(args, &strings(words)),
         Program::Plan(args) => plan::run(args),
         Program::WhatIf(args) => printed(&call("what-if"), |call| plan::what_if::run(call, args)),

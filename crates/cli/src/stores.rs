@@ -7,7 +7,7 @@ use crate::directories;
 use crate::failure::Failure;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use weir_codec::{Salt, checksum};
 use weir_format::{ChecksumKind, Endian};
 use weir_linux::{BuildError, Production};
 use weir_machine::Machine;
-use weir_object_store::{DiskUrl, Settings, StoreDisks, is_url, is_url_path, with_stores};
+use weir_object_store::{DiskUrl, Prices, Settings, StoreDisks, is_url, is_url_path, prices, with_stores};
 
 /// Extension of the files that stand for URLs.
 const EXTENSION: &str = "url";
@@ -39,6 +39,26 @@ pub fn serving_machine() -> Result<(Machine, ReturnedDisks), BuildError> {
 
 /// Gives back the disks in object stores that the process has open: tasks that have not ended may still refer to their pools.
 pub struct ReturnedDisks(Arc<StoreDisks>);
+
+impl ReturnedDisks {
+    /// The disks.
+    pub fn disks(&self) -> &Arc<StoreDisks> {
+        &self.0
+    }
+}
+
+/// The price list in a file; an empty one if none is named.
+///
+/// # Errors
+/// One line that names the file: it cannot be read, or is no price list.
+pub fn prices(file: Option<&Path>) -> Result<Prices, Failure> {
+    let Some(path) = file else { return Ok(Prices::default()) };
+    let failed = |why: String| Failure::failed(format!("store_prices: {}: {why}", path.display()));
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(prices::MAX_BYTES as u64 + 1).read_to_string(&mut text));
+    read.map_err(|error| failed(error.to_string()))?;
+    Prices::parse(&text).map_err(failed)
+}
 
 impl Drop for ReturnedDisks {
     fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! Tree of all commands, and the texts that follow from it: completions for shells and manual pages.
 
 use crate::analytics::arcstat::ArcstatArgs;
+use crate::analytics::store::StoreArgs;
 use crate::analytics::top::TopArgs;
 use crate::analytics::why::WhyArgs;
 use crate::args::{PROGRAMS, definition};
@@ -51,6 +52,7 @@ pub enum Program {
     Arcstat(ArcstatArgs),
     Top(TopArgs),
     Why(WhyArgs),
+    Store(StoreArgs),
     Bench(BenchArgs),
     Plan(PlanArgs),
     WhatIf(WhatIfArgs),

@@ -296,7 +296,27 @@ pub enum Access {
     ReadWrite,
 }
 
-/// Requests of one kind of a disk in a store of objects, since it was opened.
+/// An amount of money.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Money {
+    /// 10⁻⁹ of the currency's unit.
+    pub nanos: u64,
+    /// Code of the currency, such as `USD`.
+    pub currency: String,
+}
+
+/// Size of an open disk in a store of objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSize {
+    /// The disk, as its path names it.
+    pub disk: String,
+    /// Size of the disk in bytes, of which objects that are missing take no space.
+    pub size_bytes: u64,
+    /// Price of a month with all objects, by the user's price list; `None` without one.
+    pub month: Option<Money>,
+}
+
+/// Requests of one kind of a disk in a store of objects, since the process named it first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreRequests {
     /// The disk, as its path names it.
@@ -309,10 +329,14 @@ pub struct StoreRequests {
     pub failed: u64,
     /// Sum of the times that they took, in nanoseconds.
     pub time_ns: u64,
+    /// Time of the longest one, in nanoseconds.
+    pub longest_ns: u64,
     /// Bytes of objects received or sent.
     pub bytes: u64,
     /// Repetitions of operations of the disk, in the row of one kind.
     pub retries: u64,
+    /// Price of the requests and bytes, by the user's price list; `None` without one.
+    pub cost: Option<Money>,
 }
 
 /// Finds and opens disks: files and devices in production, a table in the simulator.
@@ -323,6 +347,10 @@ pub trait Disks: Send + Sync {
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError>;
     /// The requests of open disks that are in stores of objects.
     fn store_requests(&self) -> Vec<StoreRequests> {
+        Vec::new()
+    }
+    /// The sizes of open disks that are in stores of objects.
+    fn store_sizes(&self) -> Vec<StoreSize> {
         Vec::new()
     }
 }

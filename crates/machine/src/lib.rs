@@ -40,7 +40,7 @@ pub use accounts::{Accounts, Client, Origin, RequestTotals};
 pub use buf::{Buf, BufPool};
 pub use byte_semaphore::{BytePermit, ByteSemaphore, compact};
 pub use compute::{Compute, ComputeLost};
-pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Op, Parts, StoreRequests};
+pub use disk::{Access, Bufs, Disk, DiskError, Disks, Done, Geometry, Io, Money, Op, Parts, StoreRequests, StoreSize};
 pub use entropy::Entropy;
 pub use map::{FixedMap, FixedSet};
 pub use memory::Memory;

@@ -20,12 +20,12 @@ pub enum Kind {
 pub const KINDS: [(Kind, &str); 4] =
     [(Kind::Get, "get"), (Kind::Put, "put"), (Kind::Head, "head"), (Kind::Delete, "delete")];
 
-/// Counters of a disk since it was opened.
+/// Counters of a disk since the process named it first.
 #[derive(Debug, Default)]
 pub struct Counters {
     requests: [AtomicU64; 4],
     time_ns: [AtomicU64; 4],
-    longest_ns: AtomicU64,
+    longest_ns: [AtomicU64; 4],
     failed: [AtomicU64; 4],
     retries: AtomicU64,
     read_bytes: AtomicU64,
@@ -35,12 +35,12 @@ pub struct Counters {
 /// The values of [`Counters`] at an instant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests by kind, in the order of [`KINDS`]; also those that failed.
+    /// Requests by kind that were sent, in the order of [`KINDS`]; also those that failed or are not answered yet.
     pub requests: [u64; 4],
     /// Sums of the times in nanoseconds that requests took, by kind.
     pub time_ns: [u64; 4],
-    /// Time in nanoseconds of the longest request.
-    pub longest_ns: u64,
+    /// Times in nanoseconds of the longest requests, by kind.
+    pub longest_ns: [u64; 4],
     /// Requests by kind that were not answered with success. A condition that was not met counts.
     pub failed: [u64; 4],
     /// Requests that repeat one of the same operation.
@@ -51,28 +51,17 @@ pub struct Counts {
     pub written_bytes: u64,
 }
 
-impl Counts {
-    /// Adds those of another opening of the disk.
-    pub fn add(&mut self, other: &Counts) {
-        let each =
-            |sums: &mut [u64; 4], more: &[u64; 4]| sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-        each(&mut self.requests, &other.requests);
-        each(&mut self.time_ns, &other.time_ns);
-        each(&mut self.failed, &other.failed);
-        self.longest_ns = self.longest_ns.max(other.longest_ns);
-        self.retries += other.retries;
-        self.read_bytes += other.read_bytes;
-        self.written_bytes += other.written_bytes;
-    }
-}
-
 impl Counters {
-    /// Counts a request.
-    pub fn add(&self, kind: Kind, time: Duration, is_success: bool) {
-        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    /// Counts a request that is sent.
+    pub fn sent(&self, kind: Kind) {
         self.requests[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the end of a request: its answer, or its time limit.
+    pub fn ended(&self, kind: Kind, time: Duration, is_success: bool) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.time_ns[kind as usize].fetch_add(ns, Ordering::Relaxed);
-        self.longest_ns.fetch_max(ns, Ordering::Relaxed);
+        self.longest_ns[kind as usize].fetch_max(ns, Ordering::Relaxed);
         self.failed[kind as usize].fetch_add(u64::from(!is_success), Ordering::Relaxed);
     }
 
@@ -93,7 +82,7 @@ impl Counters {
         Counts {
             requests: self.requests.each_ref().map(value),
             time_ns: self.time_ns.each_ref().map(value),
-            longest_ns: value(&self.longest_ns),
+            longest_ns: self.longest_ns.each_ref().map(value),
             failed: self.failed.each_ref().map(value),
             retries: value(&self.retries),
             read_bytes: value(&self.read_bytes),

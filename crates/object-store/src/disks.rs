@@ -4,10 +4,11 @@
 //! waits for several requests.
 
 use crate::core::{Core, Settings};
-use crate::counters::{Counts, KINDS, Kind};
+use crate::counters::{Counters, Counts, KINDS, Kind};
 use crate::folder::FolderStore;
 use crate::io::StoreDisk;
 use crate::lease::{self, Lease};
+use crate::prices::Prices;
 use crate::probe::probe;
 use crate::record::{Holder, KEY, Record};
 use crate::remote::S3Store;
@@ -22,7 +23,9 @@ use std::time::Duration;
 use weir_linux::thread_pool::ThreadPool;
 use weir_linux::{blocking, separate_runtime};
 use weir_machine::lock::Mutex;
-use weir_machine::{Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Nanos, StoreRequests, Tasks};
+use weir_machine::{
+    Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Nanos, StoreRequests, StoreSize, Tasks,
+};
 
 /// Threads of the runtime for requests.
 const RUNTIME_THREADS: usize = 2;
@@ -78,6 +81,9 @@ pub struct StoreDisks {
     runtime: OnceLock<Result<Runtime, String>>,
     writers: Mutex<Writers>,
     open: Mutex<Vec<Weak<Core>>>,
+    /// Of each disk that this process has named, by its URL: a disk that is closed and opened again goes on counting.
+    counters: Mutex<BTreeMap<String, Arc<Counters>>>,
+    prices: Mutex<Prices>,
     /// Records with a holder as they were read when their disks were opened for reading: the tag, and the first time after such a
     /// read. So the leases of several disks expire at the same time, although they are taken one after the other.
     seen: Mutex<BTreeMap<String, (Etag, Nanos)>>,
@@ -99,6 +105,8 @@ impl StoreDisks {
             runtime: OnceLock::new(),
             writers: Mutex::default(),
             open: Mutex::default(),
+            counters: Mutex::default(),
+            prices: Mutex::default(),
             seen: Mutex::default(),
         }
     }
@@ -130,7 +138,8 @@ impl StoreDisks {
             Scheme::S3 => Arc::new(S3Store::new(url)?),
             Scheme::File => Arc::new(FolderStore::new(PathBuf::from(&url.prefix), runtime.threads)),
         };
-        Ok(Arc::new(Requests::new(store, runtime.clock, TIMEOUT)))
+        let counters = self.counters.lock().entry(url.to_string()).or_default().clone();
+        Ok(Arc::new(Requests::counted(store, runtime.clock, TIMEOUT, counters)))
     }
 
     /// The record of a disk; `None` if there is none.
@@ -275,14 +284,16 @@ impl StoreDisks {
         }
     }
 
-    /// The requests of each disk that is open, by its URL, since it was opened.
+    /// The requests of each disk by its URL, since this process named it first. A disk without a request is left out.
     pub fn counts(&self) -> Vec<(String, Counts)> {
-        let open: Vec<Arc<Core>> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
-        let mut sums: BTreeMap<String, Counts> = BTreeMap::new();
-        for core in open {
-            sums.entry(core.requests.place("")).or_default().add(&core.requests.counters.now());
-        }
-        sums.into_iter().collect()
+        let counters = self.counters.lock();
+        let all = counters.iter().map(|(disk, counters)| (disk.clone(), counters.now()));
+        all.filter(|(_, counts)| counts.requests != [0; 4]).collect()
+    }
+
+    /// Replaces the price list. Costs are those of all requests so far, at these prices.
+    pub fn set_prices(&self, prices: Prices) {
+        *self.prices.lock() = prices;
     }
 }
 
@@ -348,22 +359,38 @@ impl Disks for StoreDisks {
     }
 
     fn store_requests(&self) -> Vec<StoreRequests> {
+        let prices = self.prices.lock().clone();
         let rows = |(disk, counts): (String, Counts)| {
+            let price = prices.of(&disk);
             KINDS.map(|(kind, name)| StoreRequests {
                 disk: disk.clone(),
                 kind: name,
                 requests: counts.requests[kind as usize],
                 failed: counts.failed[kind as usize],
                 time_ns: counts.time_ns[kind as usize],
+                longest_ns: counts.longest_ns[kind as usize],
                 bytes: match kind {
                     Kind::Get => counts.read_bytes,
                     Kind::Put => counts.written_bytes,
                     Kind::Head | Kind::Delete => 0,
                 },
                 retries: if kind == Kind::Put { counts.retries } else { 0 },
+                cost: price.map(|price| price.of_requests(kind, &counts)),
             })
         };
         self.counts().into_iter().flat_map(rows).collect()
+    }
+
+    fn store_sizes(&self) -> Vec<StoreSize> {
+        let prices = self.prices.lock().clone();
+        let open: Vec<Arc<Core>> = self.open.lock().iter().filter_map(Weak::upgrade).collect();
+        let sizes: BTreeMap<String, u64> =
+            open.iter().map(|core| (core.requests.place(""), core.geometry.size_bytes)).collect();
+        let size = |(disk, size_bytes): (String, u64)| {
+            let month = prices.of(&disk).map(|price| price.of_month(size_bytes));
+            StoreSize { disk, size_bytes, month }
+        };
+        sizes.into_iter().map(size).collect()
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {

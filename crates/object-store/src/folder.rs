@@ -153,7 +153,8 @@ impl Folder {
 
 impl Store for FolderStore {
     fn place(&self, key: &str) -> String {
-        format!("file://{}", self.inner.file(key).display())
+        let place = if key.is_empty() { self.inner.path.clone() } else { self.inner.file(key) };
+        format!("file://{}", place.display())
     }
 
     fn put(&self, key: String, body: Bytes, condition: Condition) -> Answer<'_, Etag> {

@@ -31,6 +31,7 @@ mod http;
 pub mod io;
 pub mod lease;
 pub mod object;
+pub mod prices;
 pub mod probe;
 pub mod record;
 pub mod remote;
@@ -41,4 +42,5 @@ pub mod url;
 
 pub use core::{Bug, Core, Settings};
 pub use disks::{StoreDisks, open_writer, with_stores};
+pub use prices::Prices;
 pub use url::{DiskUrl, StoreUrl, UrlError, is_url, is_url_path};

@@ -126,10 +126,8 @@ impl Store for S3Store {
                     if is_missing(&error, outcome.as_ref()) {
                         return Ok(None);
                     }
-                    // The object ends before the range: as if it were shorter.
                     if is_range && status == Some(StatusCode::RANGE_NOT_SATISFIABLE) {
-                        let etag = self.head(key).await?;
-                        return Ok(etag.map(|etag| Fetched { bytes: Bytes::new(), etag }));
+                        return Err(StoreError::PastEnd);
                     }
                     return Err(error_of(outcome));
                 }

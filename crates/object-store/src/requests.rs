@@ -22,7 +22,7 @@ pub struct Requests {
     pub clock: Clock,
     timeout: Duration,
     /// Counters of the requests so far.
-    pub counters: Counters,
+    pub counters: Arc<Counters>,
 }
 
 /// Repetitions of an operation until its deadline.
@@ -57,7 +57,12 @@ impl Attempts<'_> {
 impl Requests {
     /// Requests to `store`, each limited to `timeout`.
     pub fn new(store: Arc<dyn Store>, clock: Clock, timeout: Duration) -> Self {
-        Requests { store, clock, timeout, counters: Counters::default() }
+        Requests::counted(store, clock, timeout, Arc::default())
+    }
+
+    /// As [`Requests::new`], with counters that other openings of the disk count in, too.
+    pub fn counted(store: Arc<dyn Store>, clock: Clock, timeout: Duration, counters: Arc<Counters>) -> Self {
+        Requests { store, clock, timeout, counters }
     }
 
     /// Where an object is, for messages.
@@ -72,12 +77,13 @@ impl Requests {
 
     async fn timed<T>(&self, kind: Kind, answer: Answer<'_, T>) -> Result<T, StoreError> {
         let begun = self.clock.now();
+        self.counters.sent(kind);
         let limit = pin!(self.clock.sleep(self.timeout));
         let result = match select(answer, limit).await {
             Either::Left((result, _)) => result,
             Either::Right(_) => Err(StoreError::Unknown(format!("no answer within {} s", self.timeout.as_secs()))),
         };
-        self.counters.add(kind, self.clock.now().since(begun), result.is_ok());
+        self.counters.ended(kind, self.clock.now().since(begun), result.is_ok());
         result
     }
 
@@ -95,7 +101,14 @@ impl Requests {
     /// # Errors
     /// [`StoreError`].
     pub async fn get(&self, key: &str, range: Option<Range<u64>>) -> Result<Option<Fetched>, StoreError> {
-        let got = self.timed(Kind::Get, self.store.get(key.to_owned(), range)).await?;
+        let got = match self.timed(Kind::Get, self.store.get(key.to_owned(), range)).await {
+            // As if the object were shorter than the range.
+            Err(StoreError::PastEnd) => {
+                let etag = self.head(key).await?;
+                return Ok(etag.map(|etag| Fetched { bytes: Bytes::new(), etag }));
+            }
+            got => got?,
+        };
         self.counters.moved(got.as_ref().map_or(0, |got| got.bytes.len() as u64), 0);
         Ok(got)
     }

@@ -59,6 +59,9 @@ pub enum StoreError {
     /// The store answered that the condition is not met: the request changed nothing.
     #[error("the object has changed since it was last looked at")]
     Precondition,
+    /// The object ends before the range of a read: [`crate::requests::Requests::get`] asks for its tag.
+    #[error("the object ends before the range")]
+    PastEnd,
     /// The store refused the request, which changed nothing and would not succeed if it was repeated.
     #[error("{0}")]
     Refused(String),
@@ -89,7 +92,7 @@ pub trait Store: Send + Sync {
     /// Reads an object or a range of it; `None` if there is none.
     ///
     /// # Errors
-    /// [`StoreError`], never [`StoreError::Precondition`].
+    /// [`StoreError`], never [`StoreError::Precondition`]; [`StoreError::PastEnd`] if the store refuses such a range.
     fn get(&self, key: String, range: Option<Range<u64>>) -> Answer<'_, Option<Fetched>>;
     /// The tag of an object; `None` if there is none.
     ///

@@ -323,7 +323,9 @@ impl Core {
             Ok(()) => self.learn(index, Known::Missing),
             // It is another version, which the next write or trim asks for.
             Err(StoreError::Precondition) => self.learn(index, Known::Unknown),
-            Err(StoreError::Refused(why)) => return Err(self.at(index, why)),
+            Err(error @ (StoreError::Refused(_) | StoreError::PastEnd)) => {
+                return Err(self.at(index, error.to_string()));
+            }
             Err(StoreError::Unknown(why)) => {
                 tracing::debug!(object = self.requests.place(&key(index)), why, "a deletion has no answer");
                 self.remember_unanswered(index, Known::Is(etag));

@@ -16,7 +16,7 @@ pub enum Scheme {
 }
 
 /// Prefixes of URLs.
-const SCHEMES: [(&str, Scheme); 2] = [("s3://", Scheme::S3), ("file://", Scheme::File)];
+pub(crate) const SCHEMES: [(&str, Scheme); 2] = [("s3://", Scheme::S3), ("file://", Scheme::File)];
 
 /// The forms that are accepted, for messages.
 pub const FORMS: &str = "s3://BUCKET/PREFIX or file:///FOLDER, and for a new disk ?size=SIZE[&object=SIZE]";

@@ -3,6 +3,7 @@
 pub mod arcstat;
 mod arcstat_fields;
 pub mod recent;
+pub mod store;
 pub mod top;
 mod top_text;
 pub mod why;

@@ -86,6 +86,7 @@ mod tests {
             txg: TxgState::default(),
             leaves: Vec::new(),
             stores: Vec::new(),
+            store_space: Vec::new(),
             space: SpaceState::default(),
         }
     }

@@ -23,6 +23,7 @@
 //! log = "info"
 //! pool_dirs = ["/srv/disks"]
 //! user_queries = true
+//! store_prices = "/etc/weir/prices.toml"
 //!
 //! [[jobs]]
 //! name = "daily"
@@ -118,6 +119,8 @@ pub struct Configuration {
     pub pool_dirs: Option<Vec<PathBuf>>,
     /// Whether all users of the machine may read names, properties and state of the pools; by default if the daemon is root's.
     pub user_queries: Option<bool>,
+    /// Price list of object stores.
+    pub store_prices: Option<PathBuf>,
     /// Scheduled snapshots and scrubs.
     #[serde(default)]
     pub jobs: Vec<JobText>,
@@ -149,6 +152,7 @@ impl Configuration {
             ("nbd_tls_cert", &parsed.nbd_tls_cert),
             ("nbd_tls_key", &parsed.nbd_tls_key),
             ("nbd_tls_ca", &parsed.nbd_tls_ca),
+            ("store_prices", &parsed.store_prices),
         ];
         let files = files.into_iter().filter_map(|(key, path)| Some((key, path.as_ref()?)));
         let folders = parsed.pool_dirs.iter().flatten().map(|path| ("pool_dirs", path));

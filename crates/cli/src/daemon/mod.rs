@@ -161,7 +161,7 @@ pub fn run(args: &DaemonArgs, call: &Call) -> u8 {
 
 fn start(args: &DaemonArgs) -> Result<u8, Failure> {
     let configuration = Configuration::load(args.config.as_deref())?;
-    let (machine, _disks) = crate::stores::serving_machine()?;
+    let (machine, disks) = crate::stores::serving_machine()?;
     let checked = run::Settings::of(&configuration, &machine.clock)?;
     if args.check {
         if checked.limits.exceed_memory() {
@@ -176,7 +176,7 @@ fn start(args: &DaemonArgs) -> Result<u8, Failure> {
         }
         return Ok(0);
     }
-    run::run(machine, checked, args.config.clone())
+    run::run(machine, disks.disks().clone(), checked, args.config.clone())
 }
 
 /// Sends a command to the daemon that runs.

@@ -30,6 +30,7 @@ use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
 use weir_daemon::{PortSettings, ServiceOptions, Sharing, Tls};
 use weir_machine::{Clock, Machine};
+use weir_object_store::{Prices, StoreDisks};
 use weir_web::Store;
 
 /// Interval in which pools that could not be opened are looked at again.
@@ -60,6 +61,8 @@ pub struct Settings {
     pub pool_dirs: Vec<PathBuf>,
     /// Whether all users of the machine may read names, properties and state of the pools.
     pub user_queries: bool,
+    /// Price list of object stores.
+    pub prices: Prices,
     /// Scheduled snapshots and scrubs.
     pub jobs: Vec<Job>,
     /// Alerts, and who receives them.
@@ -116,6 +119,10 @@ impl Settings {
         let jobs = jobs::checked(configuration.jobs.clone()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
         let alerts =
             alerts::checked(configuration.alerts.clone()).map_err(|why| Failure::failed(format!("{place}{why}")))?;
+        let prices = crate::stores::prices(configuration.store_prices.as_deref()).map_err(|failure| {
+            let line = format!("{place}{failure}");
+            failure.saying(line)
+        })?;
         let http_port = configuration.http_port;
         let page = page_address(configuration, clock).map_err(|failure| {
             let line = format!("{place}{failure}");
@@ -131,6 +138,7 @@ impl Settings {
             log,
             pool_dirs,
             user_queries,
+            prices,
             jobs,
             alerts,
         })
@@ -230,11 +238,21 @@ impl OnlyDaemon {
 }
 
 /// Runs the daemon until it is stopped.
-pub fn run(machine: Machine, settings: Settings, config: Option<PathBuf>) -> Result<u8, Failure> {
+pub fn run(
+    machine: Machine,
+    disks: Arc<StoreDisks>,
+    settings: Settings,
+    config: Option<PathBuf>,
+) -> Result<u8, Failure> {
     log::start_daemon(&settings.log);
     let only = OnlyDaemon::lock()?;
     let clock = machine.clock.clone();
-    let reload = move || Configuration::load(config.as_deref()).and_then(|read| Settings::of(&read, &clock));
+    disks.set_prices(settings.prices.clone());
+    let reload = move || {
+        let read = Configuration::load(config.as_deref()).and_then(|read| Settings::of(&read, &clock))?;
+        disks.set_prices(read.prices.clone());
+        Ok(read)
+    };
     let daemon = Daemon::new(&machine, settings, reload);
     let done = machine.block_on(serve(&daemon));
     drop(only);

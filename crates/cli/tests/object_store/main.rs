@@ -281,6 +281,55 @@ fn a_pool_is_made_on_moto() {
     assert!(error.contains("NoSuchBucket") && error.contains("s3://nowhere/tank"), "{error}");
 }
 
+/// The counts of `weir store` grow with what is written, and its costs are counts times prices.
+#[test]
+fn requests_are_shown_with_their_cost() {
+    let site = Site::new();
+    let folder = site.path("store");
+    let list = site.path("prices.toml");
+    let conf = std::fs::read_to_string(site.path("conf/weir.toml")).unwrap();
+    std::fs::write(site.path("conf/weir.toml"), format!("{conf}store_prices = \"{}\"\n", list.display())).unwrap();
+    std::fs::write(&list, "[[store]]\nurl = \"file://\"\ncurrency = \"EUR\"\nput_per_1000 = -1\n").unwrap();
+    let error = site.fails("daemon --check");
+    assert!(error.contains("prices.toml") && error.contains("put_per_1000 takes a price"), "{error}");
+    let prices =
+        "put_per_1000 = 5\nget_per_1000 = 0.4\nsent_per_gb = 2\nstored_per_gb_month = 10\ngb_bytes = 1073741824\n";
+    std::fs::write(&list, format!("[[store]]\nurl = \"file://\"\ncurrency = \"EUR\"\n{prices}")).unwrap();
+    site.ok(&format!("zpool create tank file://{}?size=1G&object=256K", folder.display()));
+    let daemon = site.daemon();
+    site.until("the pool is open", Duration::from_secs(60), || site.run("zpool list tank").status.success());
+    let rows = || -> Vec<Vec<String>> {
+        let text = site.ok("store -Hp tank");
+        text.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
+    };
+    let before = rows();
+    assert_eq!(before.iter().map(|row| row[2].as_str()).collect::<Vec<_>>(), ["get", "put", "head", "delete", "all"]);
+    site.ok("zfs create -V 16M tank/v");
+    site.ok("zpool initialize -w tank");
+    site.ok("zpool sync tank");
+    let after = rows();
+    let number = |row: &[String], column: usize| row[column].parse::<u64>().unwrap();
+    let objects = files_in(&folder) as u64;
+    assert!(number(&after[1], 3) >= objects, "{objects} objects, {:?}", after[1]);
+    assert!(number(&after[1], 3) >= number(&before[1], 3) + objects / 2, "{before:?} {after:?}");
+    assert!(number(&after[1], 6) >= objects * OBJECT_BYTES, "{:?}", after[1]);
+    let nanos = |row: &[String]| row[9].strip_suffix(" EUR").unwrap().replace('.', "").parse::<u64>().unwrap();
+    let puts = number(&after[1], 3) * 5_000_000;
+    let sent = u64::try_from(u128::from(number(&after[1], 6)) * 2_000_000_000 / (1 << 30)).unwrap();
+    assert_eq!(nanos(&after[1]), puts + sent);
+    assert_eq!(nanos(&after[0]), number(&after[0], 3) * 400_000);
+    assert_eq!(nanos(&after[4]), after[..4].iter().map(|row| nanos(row)).sum::<u64>());
+    let shown = site.ok("store tank");
+    assert!(shown.starts_with("POOL  DISK") && shown.contains("at most 10.000000 EUR for 1G\n"), "{shown}");
+    let json: serde_json::Value = serde_json::from_str(&site.ok("store -j tank")).unwrap();
+    assert_eq!(json["pools"][0]["space"][0]["size_bytes"], 1 << 30);
+    // Another list is in force from a reload on.
+    std::fs::write(&list, "[[store]]\nurl = \"file://\"\ncurrency = \"USD\"\n").unwrap();
+    site.ok("daemon reload");
+    assert!(rows().iter().all(|row| row[9] == "0.000000000 USD"), "{:?}", rows());
+    drop(daemon_ends(daemon));
+}
+
 #[test]
 fn malformed_urls_and_unknown_disks_are_refused() {
     let site = Site::new();

@@ -21,6 +21,7 @@ pub mod memory;
 pub mod mounted;
 pub mod read;
 pub mod read_child;
+pub mod scale;
 pub mod scan;
 pub mod serve;
 pub mod sparse_disks;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use weir_conformance::cases::{self, Via};
 use weir_conformance::report::Report;
 use weir_conformance::{
-    JudgeError, bench, csi, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, old_pools,
-    properties, readers, rescued, rewritten, sent, smb, streams, suites, zdb, ztest, zts,
+    JudgeError, bench, csi, faults, golden, guest, hostile, iscsi, kill, kill_serve, many_clients, object, old_pools,
+    properties, readers, replicated, rescued, rewritten, sent, smb, streams, suites, zdb, ztest, zts,
 };
 
 const USAGE: &str = "\
@@ -32,7 +32,10 @@ weir-judge JUDGE
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   csi                                       csi-sanity on `weir csi` with a daemon: file systems over NFS, volumes over iSCSI
   smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system
+  object [folder|versitygw|moto...]         pools on object stores: filled, killed, trimmed, mixed with local devices; zdb on the objects
+  replicate [HISTORIES] [--seed N]          weir replicate over connections that break at random bytes (long form: 1000)
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
+  scale-bench [--most N]                    a daemon with 100, 1,000 and 10,000 datasets: times and memory (use a release build)
   memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
@@ -83,6 +86,11 @@ fn main() -> ExitCode {
         && judge == "kill-child"
     {
         return kill::child(folder, life);
+    }
+    if let [judge, rest @ ..] = arguments.as_slice()
+        && judge == "object-child"
+    {
+        return object::child::main(rest);
     }
     let outcome = match arguments.split_first() {
         Some((judge, rest)) => run(judge, rest, &mut report),
@@ -137,12 +145,15 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "compare-bench" => bench::compare::run(rest, report)?,
         "serve-bench" => bench::serve::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
+        "scale-bench" => bench::scale::run(rest, report)?,
         "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "rescue" => rescued::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,
         "suites" => suites::run(rest, report)?,
         "csi" => csi::run(report)?,
+        "object" => object::run(rest, report)?,
+        "replicate" => replicated::run(rest, report)?,
         "smb" => smb::run(rest, report)?,
         "streams" => {
             streams::run(&folder()?, report)?;

@@ -4,8 +4,10 @@
 //! another one has taken the disk over. For each sector the model knows which values it may have. Planted bugs must be found.
 
 mod bucket;
+mod seen;
 
 use bucket::{Behaviour, Bucket, Client, Faults, Power};
+use seen::Ledger;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,6 +126,7 @@ struct History {
     model: Model,
     nonce: u64,
     next_value: u64,
+    ledger: Ledger,
 }
 
 impl History {
@@ -154,7 +157,8 @@ impl History {
                 nonce: self.nonce,
                 renewal: 0,
             };
-            let requests = Requests::new(Arc::new(client), self.machine.clock.clone(), Duration::from_secs(5));
+            let (store, counters) = (Arc::new(self.ledger.watch(client)), self.ledger.counters());
+            let requests = Requests::counted(store, self.machine.clock.clone(), Duration::from_secs(5), counters);
             match open_writer(Arc::new(requests), self.machine.tasks.clone(), self.settings(), holder, None).await {
                 Ok(core) => {
                     let disk: Arc<dyn Disk> = Arc::new(StoreDisk::new(core.clone(), Access::ReadWrite, None));
@@ -301,7 +305,9 @@ fn history(world: &SimWorld, plan: Plan, steps: u64) -> Result<Faults, String> {
     let mut rng = world.rng();
     let bucket = Bucket::new(rng.fork(), plan.behaviour, machine.clock.clone(), machine.tasks.clone());
     let model = Model::new();
-    let mut history = History { machine, bucket: bucket.clone(), rng, plan, model, nonce: 0, next_value: 0 };
+    let ledger = Ledger::default();
+    let mut history =
+        History { machine, bucket: bucket.clone(), rng, plan, model, nonce: 0, next_value: 0, ledger: ledger.clone() };
     let ran = world.run(async {
         let record = Record::new(OBJECTS * OBJECT_BYTES, OBJECT_BYTES, true);
         bucket.set(KEY, record.encode().into());
@@ -315,6 +321,11 @@ fn history(world: &SimWorld, plan: Plan, steps: u64) -> Result<Faults, String> {
         history.model.crashed();
         let process = history.open().await?;
         history.check_all(&process).await?;
+        let counts = ledger.assert_equal();
+        // Not each history deletes objects.
+        if counts.requests[..3].contains(&0) || counts.retries == 0 || counts.failed == [0; 4] {
+            return Err(format!("a kind of request was not made, or none failed: {counts:?}"));
+        }
         Ok(bucket.faults())
     });
     ran.map_err(|error| error.to_string())?
