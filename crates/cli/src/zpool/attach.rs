@@ -19,6 +19,7 @@ use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weir_engine::create::draid::is_spare_name;
 use weir_engine::{Activity, AttachRequest, Engine, NewLeaf, expansion, rebuild};
 use weir_object_store::DiskUrl;
@@ -192,6 +193,21 @@ fn ashift_of(options: &JoinOptions) -> Result<Option<u64>, Failure> {
     Ok(ashift)
 }
 
+/// Makes the new device a part of the pool; its resilver, rebuild or the expansion goes on in the background.
+async fn start(
+    engine: &Arc<Engine>,
+    request: &AttachRequest,
+    expands: bool,
+    is_sequential: bool,
+) -> Result<(), PoolError> {
+    match (expands, is_sequential) {
+        (true, true) => Err(PoolError::Refused { what: NO_REBUILD.into() }),
+        (true, false) => expansion::start(engine, request).await,
+        (false, true) => rebuild::attach(engine, request).await,
+        (false, false) => engine.vdevs().attach(request).await,
+    }
+}
+
 fn join(
     call: &Call,
     pool: &str,
@@ -238,12 +254,7 @@ fn join(
         }
         crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
-        let joined = match &expanded {
-            Some(_) if options.sequential => Err(PoolError::Refused { what: NO_REBUILD.into() }),
-            Some(_) => expansion::start(engine, &request).await,
-            None if options.sequential => rebuild::attach(engine, &request).await,
-            None => engine.vdevs().attach(&request).await,
-        };
+        let joined = start(engine, &request, expanded.is_some(), options.sequential).await;
         joined.map_err(|error| match error {
             // With -f, the hint at -f would be wrong.
             PoolError::InUse { path, what } if options.force => cannot(format!("{} {what}", path.display())),
