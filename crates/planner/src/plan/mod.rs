@@ -168,7 +168,9 @@ pub fn plan(description: &Description, options: &Options, show: &mut dyn FnMut(&
         show(RESILVER);
         resilver = resilver::simulated(&server, used, options.seed)?;
     }
-    let (hours, drive_bytes) = resilver.map_or((0.0, used / pool.vdevs as u64), |one| (one.hours, one.drive_bytes));
+    // Without a simulated resilver, a drive holds an equal part of the data of its vdev.
+    let on_each = used / pool.vdevs.max(1) as u64 / pool.layout.data_disks() as u64;
+    let (hours, drive_bytes) = resilver.map_or((0.0, on_each), |one| (one.hours, one.drive_bytes));
     let risk = risk::risk(pool.layout, pool.vdevs, drive_bytes, hours, description.failures);
     show(ADVICE);
     let compares = !options.quick;
