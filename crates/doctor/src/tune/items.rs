@@ -223,15 +223,17 @@ pub(super) fn path_of(key: &str) -> Option<String> {
     }
 }
 
-/// Whether a value can be written to a setting of the kernel: one to three numbers, or one word (`bbr`, `fq_codel`).
-pub fn is_valid(value: &str) -> bool {
+/// Whether a value can be written to this setting of the kernel: one to three numbers, or for the name of an algorithm one word
+/// (`bbr`, `fq_codel`).
+pub fn is_valid(key: &str, value: &str) -> bool {
+    let takes_word = key.ends_with("_congestion_control") || key.ends_with("_qdisc");
     let words: Vec<&str> = value.split(' ').collect();
     let is_number = |word: &&str| word.parse::<u64>().is_ok();
     let is_word = |word: &&str| {
         !word.is_empty() && word.len() <= 32 && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
     };
     match words.as_slice() {
-        [word] => is_word(word),
+        [word] if takes_word => is_word(word),
         words => words.len() <= 3 && words.iter().all(is_number),
     }
 }
@@ -301,7 +303,10 @@ mod tests {
 
     #[test]
     fn values_are_numbers_or_one_word() {
-        assert!(["1", "4096 16384 4194304", "bbr", "fq_codel"].iter().all(|value| is_valid(value)));
-        assert!(["", "1\n2", "a b", "1 2 3 4", "x;y", "1  2"].iter().all(|value| !is_valid(value)));
+        let number = |value: &&str| is_valid("net.core.rmem_max", value);
+        assert!(["1", "4096 16384 4194304"].iter().all(|value| number(value)));
+        assert!(["", "1\n2", "a b", "1 2 3 4", "x;y", "1  2", "notnum", "bbr"].iter().all(|value| !number(value)));
+        let word = |value: &&str| is_valid("net.ipv4.tcp_congestion_control", value);
+        assert!(word(&"bbr") && !word(&"x;y") && is_valid("net.core.default_qdisc", "fq_codel"));
     }
 }

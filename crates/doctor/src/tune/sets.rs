@@ -335,7 +335,7 @@ fn check(name: &str, set: &TuningSet) -> Result<(), TuneError> {
         if path_of(key).is_none() {
             return Err(TuneError::Key { key: key.clone() });
         }
-        if !is_valid(value) {
+        if !is_valid(key, value) {
             return Err(TuneError::Value { key: key.clone(), value: value.clone() });
         }
     }
