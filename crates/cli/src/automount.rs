@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   new, canmount=on                      mounted
-//!   mountpoint or name changed            unmounted, and mounted at its new place if it was mounted or canmount=on
+//!   mountpoint changed                    unmounted, and mounted at its new place if it was mounted or canmount=on
+//!   name changed                          unmounted, and mounted at its new place if it was mounted
 //!   canmount=off                          unmounted; canmount=on alone mounts nothing
 //!   readonly, devices, setuid, exec       the mount is changed, also while it is in use
 //!   destroyed                             unmounted
@@ -129,9 +130,11 @@ fn changes(
             out.wanted.extend(below(mounted, name).filter(is_possible));
         }
     }
-    let place = |known: &Known| (known.dataset.clone(), known.mount.clone());
-    let has_place_as_before =
-        |id: &u64, new: &Known| before.get(id).is_some_and(|old| place(old) == place(new) || old.only_canmount(new));
+    // As in OpenZFS (`changelist_postfix`), a new name mounts nothing that was not mounted.
+    let has_place_as_before = |id: &u64, new: &Known| {
+        let old = before.get(id);
+        old.is_some_and(|old| old.dataset != new.dataset || old.mount == new.mount || old.only_canmount(new))
+    };
     let is_new = |id: &u64, new: &Known| new.mount.is_automatic() && !has_place_as_before(id, new) && !is_left(new);
     let turned_on = now.iter().filter(|(id, new)| is_new(id, new));
     out.wanted.extend(turned_on.map(|(id, _)| *id));
@@ -316,8 +319,8 @@ mod tests {
         }
         let options = changes(&old, &new, &mounted, &[]);
         assert_eq!(options, Changes { changed: [1, 2].into(), ..Changes::default() });
-        // A renamed file system is mounted again under its name.
-        let new = known(&[(1, "t", at("/t")), (2, "t/c", at("/t/c")), (3, "t/b", at("/t/b"))]);
+        // A renamed file system is mounted again under its name; one that was not mounted stays so.
+        let new = known(&[(1, "t", at("/t")), (2, "t/c", at("/t/c")), (3, "t/d", at("/t/d"))]);
         let renamed = changes(&old, &new, &mounted, &[]);
         assert_eq!((renamed.moved, renamed.wanted), (vec!["t/a".into()], [2].into()));
     }
