@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn values_are_numbers_or_one_word() {
         let number = |value: &&str| is_valid("net.core.rmem_max", value);
-        assert!(["1", "4096 16384 4194304"].iter().all(|value| number(value)));
+        assert!(["1", "4096 16384 4194304"].iter().all(number));
         assert!(["", "1\n2", "a b", "1 2 3 4", "x;y", "1  2", "notnum", "bbr"].iter().all(|value| !number(value)));
         let word = |value: &&str| is_valid("net.ipv4.tcp_congestion_control", value);
         assert!(word(&"bbr") && !word(&"x;y") && is_valid("net.core.default_qdisc", "fq_codel"));
