@@ -37,6 +37,10 @@ pub trait ProtocolServer: Send + Sync {
     fn protocol(&self) -> Protocol;
     /// Address on which it listens, or would.
     fn address(&self) -> SocketAddr;
+    /// Whether clients can connect. The server of SMB is another process, which starts with the first share.
+    fn is_listening(&self) -> bool {
+        true
+    }
     /// Why it does not serve what it should; the default is for protocols that always do.
     fn problem(&self) -> Option<String> {
         None

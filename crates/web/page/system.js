@@ -25,7 +25,7 @@ export function show({ answer, error, since, log, audit }) {
     ["Page, API and metrics", http && `${http.address}; token in ${http.token_file}`],
     ["Token of this page", `${me.name}, role ${me.role}`],
   ].filter(([, text]) => text);
-  const services = Object.entries(protocols).map(([name, one]) => [name, one.address, one.problem ? h("span", { class: "problem" }, one.problem) : "listening"]);
+  const services = Object.entries(protocols).map(([name, one]) => [name, one.address, one.problem ? h("span", { class: "problem" }, one.problem) : one.listening === false ? "starts with the first share" : "listening"]);
   const columns = (...names) => names.map((name) => ({ name }));
   return [
     error && h("pre", { class: "problem" }, error),

@@ -262,6 +262,7 @@ fn share_object(state: ShareState) -> Value {
 fn protocol_object(server: &dyn ProtocolServer) -> Value {
     let mut out = Map::new();
     out.insert("address".into(), server.address().to_string().into());
+    out.insert("listening".into(), server.is_listening().into());
     if let Some(why) = server.problem() {
         out.insert("problem".into(), why.into());
     }
@@ -333,6 +334,9 @@ fn text(call: &Call, status: &Map<String, Value>) {
         let clients = protocol["clients"].as_array().map(Vec::as_slice).unwrap_or_default();
         match protocol["problem"].as_str() {
             Some(why) => outln!(call, "{name} on {}: not served: {why}", field(protocol, "address")),
+            None if protocol["listening"] == Value::Bool(false) => {
+                outln!(call, "{name} on {}: starts with the first share", field(protocol, "address"));
+            }
             None => outln!(call, "{name} on {}: {} connections", field(protocol, "address"), clients.len()),
         }
         for client in clients {

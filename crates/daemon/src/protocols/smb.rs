@@ -46,6 +46,10 @@ impl ProtocolServer for SmbServer {
         self.follower.address()
     }
 
+    fn is_listening(&self) -> bool {
+        self.follower.is_running()
+    }
+
     fn problem(&self) -> Option<String> {
         self.follower.problem()
     }

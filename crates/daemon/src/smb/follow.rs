@@ -80,6 +80,11 @@ impl SmbFollower {
         self.state.lock().service.as_ref().map_or(wanted, |service| service.samba().address)
     }
 
+    /// Whether smbd runs.
+    pub fn is_running(&self) -> bool {
+        self.state.lock().service.is_some()
+    }
+
     /// Why SMB is not served as the properties say; `None` if it is.
     pub fn problem(&self) -> Option<String> {
         self.state.lock().problem.clone()
