@@ -251,12 +251,12 @@ impl Call {
         std::iter::once(self.caller.program.clone()).chain(words).collect::<Vec<_>>().join(" ")
     }
 
-    /// Resolves a path relative to the caller's working directory.
+    /// Resolves a path relative to the caller's working directory, without the components `.`.
     pub fn path(&self, given: impl AsRef<Path>) -> PathBuf {
         if weir_object_store::is_url_path(given.as_ref()) {
             return given.as_ref().to_owned();
         }
-        self.caller.folder.join(given)
+        self.caller.folder.join(given).components().collect()
     }
 
     /// Writes to the caller's standard output.

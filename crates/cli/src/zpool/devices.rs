@@ -141,7 +141,8 @@ fn leaf(folder: &Path, text: &str) -> Result<NewLeaf, Failure> {
     let path = match given.is_absolute() {
         true => given.to_path_buf(),
         false if is_block_device(&in_dev) => in_dev.clone(),
-        false => folder.join(given),
+        // The path is kept: without the components `.`.
+        false => folder.join(given).components().collect(),
     };
     let cannot = |why: &dyn std::fmt::Display| Failure::failed(format!("cannot open '{text}': {why}"));
     let metadata = std::fs::metadata(&path).map_err(|error| match error.kind() {
@@ -367,6 +368,16 @@ mod tests {
         let path = |word: &str| dir.path().join(word).display().to_string();
         let words = line.split(' ').map(|word| if number(word) { path(word) } else { word.to_owned() });
         parse(dir.path(), &words.collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn relative_paths_have_no_components_for_the_folder_itself() {
+        let dir = folder();
+        let all = parse(dir.path(), &["./1".to_owned(), "././2".to_owned()]).unwrap();
+        let paths: Vec<_> = all.tops.iter().flat_map(|top| &top.leaves).map(|leaf| leaf.path.clone()).collect();
+        // Paths compare by components, which leave `.` out: the text decides.
+        let texts: Vec<_> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+        assert_eq!(texts, ["1", "2"].map(|name| format!("{}/{name}", dir.path().display())));
     }
 
     #[test]
