@@ -188,6 +188,7 @@ export class FlowGraph {
     wide.setAttribute("aria-label", TITLE);
     this.canvas = element("canvas", undefined, wide);
     this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", TITLE);
     const details = element("details", undefined, figure);
     element("summary", "As a table", details);
     const table = element("table", undefined, details);

@@ -30,6 +30,8 @@ export class Graph {
     });
     this.canvas = element("canvas", undefined, figure);
     this.canvas.setAttribute("role", "img");
+    // Until it is drawn.
+    this.canvas.setAttribute("aria-label", definition.title);
     this.canvas.tabIndex = 0;
     const files = element("p", undefined, figure);
     files.className = "files";

@@ -56,6 +56,7 @@ export class HeatMap {
     this.scale = element("span", "", caption);
     this.canvas = element("canvas", undefined, figure);
     this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", TITLE);
     const files = element("p", undefined, figure);
     files.className = "files";
     button("PNG", `Save as PNG: ${TITLE}`, files, () => this.savePng());
