@@ -4,13 +4,14 @@
 //! a file ends only when this process answers it: killed in between, the process and its mounts would hang until the machine is
 //! restarted or the connection is aborted in `/sys/fs/fuse/connections`.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use weir_machine::lock::Mutex;
 
-/// Numbers of the mounted devices (`st_dev`). A process has one table of mounts, whatever its pools are.
-static SERVED: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+/// Mounts by the number of their device (`st_dev`). The kernel may give the number of a mount that has ended to a new one before the
+/// former's [`OwnMount`] is dropped, so that a number may have two. A process has one table, whatever its pools are.
+static SERVED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 /// A mount that this process serves, while the value lives.
 #[derive(Debug)]
@@ -21,21 +22,45 @@ impl OwnMount {
     pub fn new(number: &str) -> Self {
         let parts = number.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
         let device = parts.map(|(major, minor)| rustix::fs::makedev(major, minor));
-        let is_new = device.is_none_or(|device| SERVED.lock().insert(device));
-        debug_assert!(is_new, "{number} is mounted twice");
+        device.into_iter().for_each(|device| *SERVED.lock().entry(device).or_default() += 1);
         OwnMount(device)
     }
 }
 
 impl Drop for OwnMount {
     fn drop(&mut self) {
-        let was_known = self.0.is_none_or(|device| SERVED.lock().remove(&device));
-        debug_assert!(was_known, "a mount ended twice");
+        let Some(device) = self.0 else { return };
+        let mut served = SERVED.lock();
+        let left = served.get(&device).and_then(|count| count.checked_sub(1));
+        debug_assert!(left.is_some(), "a mount ended twice");
+        match left {
+            Some(left) if left > 0 => drop(served.insert(device, left)),
+            _ => drop(served.remove(&device)),
+        }
     }
 }
 
 /// Whether the file at a path is on a file system that this process serves. The process must not even open such a file where it
 /// may be killed: the kernel sends it a request for each descriptor that it closes.
 pub fn has(path: &Path) -> bool {
-    !SERVED.lock().is_empty() && std::fs::metadata(path).is_ok_and(|file| SERVED.lock().contains(&file.dev()))
+    !SERVED.lock().is_empty() && std::fs::metadata(path).is_ok_and(|file| SERVED.lock().contains_key(&file.dev()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of a mount that has ended is given to another one before the first value is dropped.
+    #[test]
+    fn a_number_that_is_used_again_stays_known_until_both_mounts_have_ended() {
+        let device = rustix::fs::makedev(0, 4_000_000);
+        let is_known = || SERVED.lock().contains_key(&device);
+        let former = OwnMount::new("0:4000000");
+        let new = OwnMount::new("0:4000000");
+        drop(former);
+        assert!(is_known());
+        drop(new);
+        assert!(!is_known());
+        drop(OwnMount::new("no number"));
+    }
 }

@@ -247,7 +247,7 @@ fn vdevs_are_added() {
         let taken = engine.cache.blocks().vdev_space(4).allocated_bytes;
         assert!(taken > 0, "nothing is on the new vdev");
         let again = engine.devices().add(&more).await.unwrap_err();
-        assert!(matches!(again, weir_pool::PoolError::InUse { .. }), "{again}");
+        assert!(again.to_string().ends_with("c0 is part of this pool already"), "{again}");
         engine.export().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
     });
