@@ -9,9 +9,9 @@
 //! makes it. Without it the judge is skipped with a line. Every test of the suite that the capabilities of the driver select has to pass.
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
-use crate::JudgeError;
 use crate::process::{Running, weir};
 use crate::report::Report;
+use crate::{JudgeError, io};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,11 +20,6 @@ use std::time::{Duration, Instant};
 const DEVICE_BYTES: u64 = 1 << 30;
 /// Time within which the driver listens.
 const READY_TIME: Duration = Duration::from_secs(30);
-
-fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> JudgeError {
-    let what = what.to_string();
-    move |source| JudgeError::Io { what, source }
-}
 
 /// The program csi-sanity.
 fn sanity() -> Result<PathBuf, JudgeError> {

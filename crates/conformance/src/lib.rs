@@ -40,6 +40,7 @@ pub mod rewritten;
 pub mod rpc;
 pub mod sent;
 mod sent_raw;
+pub mod site;
 pub mod smb;
 pub mod streams;
 pub mod suites;
@@ -88,4 +89,15 @@ pub enum JudgeError {
         /// Description.
         what: String,
     },
+}
+
+/// The error of a file or a process that could not be used.
+fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> JudgeError {
+    let what = what.to_string();
+    move |source| JudgeError::Io { what, source }
+}
+
+/// The error of something that is not as it has to be.
+fn wrong(what: impl Into<String>, why: impl Into<String>) -> JudgeError {
+    JudgeError::Process { command: what.into(), why: why.into() }
 }

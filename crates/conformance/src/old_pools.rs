@@ -11,11 +11,11 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::JudgeError;
 use crate::compare::Findings;
 use crate::hash::hex_of_file;
 use crate::report::{Report, side_by_side};
 use crate::zdb::{Tools, compare, ours, output, theirs};
+use crate::{JudgeError, io};
 
 /// Zeros are left out in pieces of this many bytes.
 const PIECE: usize = 64 << 10;
@@ -77,11 +77,6 @@ fn stem(image: &Path) -> String {
 
 fn series(image: &Path) -> String {
     stem(image).trim_end_matches(|last: char| last.is_ascii_digit()).to_string()
-}
-
-fn io(what: &str) -> impl FnOnce(std::io::Error) -> JudgeError {
-    let what = what.to_string();
-    |source| JudgeError::Io { what, source }
 }
 
 fn names(images: &[PathBuf]) -> String {

@@ -9,12 +9,11 @@
 //! The source is a volume that NBD clients write. For each snapshot the judge knows the bytes of the volume, by the snapshot's GUID.
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
-use crate::JudgeError;
 use crate::kill::mixed;
-use crate::object::site::{PIECE, Site, content};
-use crate::object::store::{io, wrong};
 use crate::report::{Report, line};
+use crate::site::{PIECE, Site, content};
 use crate::tree::BlockDevice;
+use crate::{JudgeError, io, wrong};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 
@@ -144,8 +143,8 @@ impl Histories {
         Ok(newest)
     }
 
-    /// Changes the source's snapshots by hand, as users do.
-    fn meddle(&mut self, history: u64) -> Result<(), JudgeError> {
+    /// Takes, renames or destroys snapshots of the source, as an administrator may do between two runs.
+    fn change_snapshots(&mut self, history: u64) -> Result<(), JudgeError> {
         let source = self.source;
         match self.below(4) {
             0 => drop(self.site.ok(&format!("zfs snapshot {source}@mine-{history}"))?),
@@ -171,7 +170,7 @@ impl Histories {
         let place = format!("seed {}, history {history}", self.seed);
         self.write(self.source)?;
         // A partial stream of a snapshot that is destroyed cannot go on: nothing is partial here.
-        self.meddle(history)?;
+        self.change_snapshots(history)?;
         let before = self.judge(&format!("{place}, before"))?;
         for broken in 0..1 + self.below(2) {
             let most = (if before.is_empty() { PIECES } else { MAX_WRITTEN }) * PIECE as u64;
@@ -241,11 +240,7 @@ pub fn run(rest: &[String], report: &mut Report) -> Result<(), JudgeError> {
         }
     }
     let case = format!("replicate {histories} histories, seed {seed}");
-    match all(histories, seed) {
-        Ok(count) => report.pass(&case, &format!("{count:?}")),
-        Err(JudgeError::Missing { what }) => report.skip(&case, &what),
-        Err(error) => report.fail(&case, &[error.to_string()]),
-    }
+    report.outcome(&case, all(histories, seed).map(|count| format!("{count:?}")));
     Ok(())
 }
 

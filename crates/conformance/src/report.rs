@@ -53,6 +53,15 @@ impl Report {
         }
     }
 
+    /// Books a case that says in a line what was found.
+    pub fn outcome(&mut self, case: &str, outcome: Result<String, JudgeError>) {
+        match outcome {
+            Ok(about) => self.pass(case, &about),
+            Err(JudgeError::Missing { what }) => self.skip(case, &what),
+            Err(error) => self.fail(case, &[error.to_string()]),
+        }
+    }
+
     /// Prints the counts; returns whether nothing failed.
     pub fn close(&self) -> bool {
         line(&format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped));

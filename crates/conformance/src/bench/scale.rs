@@ -4,10 +4,9 @@
 //! the pool open, and its resident memory then and after the list. Docs: docs/scale.md.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
-use crate::JudgeError;
-use crate::object::site::{Daemon, Site};
-use crate::object::store::{io, wrong};
 use crate::report::{Report, line};
+use crate::site::{Daemon, Site};
+use crate::{JudgeError, io, wrong};
 use std::time::Instant;
 
 const POOL: &str = "scale";

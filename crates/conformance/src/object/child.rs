@@ -1,9 +1,9 @@
 //! A client of a store in a process of its own, as its environment has the credentials.
 //!
 //! ```text
-//!   object-child abilities URL      a line for each condition: obeyed or ignored
-//!   object-child count URL          number of objects of a disk
-//!   object-child lay URL FILE       the disk as a sparse file
+//!   object-child abilities URL      prints for each condition of a request whether the store obeys it
+//!   object-child count URL          prints the number of objects of a disk
+//!   object-child lay URL FILE       writes the objects of a disk into a sparse file, at their offsets
 //! ```
 
 use bytes::Bytes;

@@ -1,8 +1,8 @@
 //! The life of a pool on a store.
 
-use super::site::{Site, check, fill, zdb as run_zdb};
-use super::store::{Started, io, wrong};
-use crate::JudgeError;
+use super::store::Started;
+use crate::site::{Site, check, fill, zdb as run_zdb};
+use crate::{JudgeError, io, wrong};
 use std::time::{Duration, Instant};
 
 /// Pool of these cases, and its disk.
@@ -22,7 +22,7 @@ fn count(store: &Started, disk: &str) -> Result<u64, JudgeError> {
 /// # Errors
 /// The first that is not as it has to be.
 pub fn life(store: &Started) -> Result<String, JudgeError> {
-    let (site, url) = (Site::new(store)?, store.url(POOL));
+    let (site, url) = (Site::reaching(store.environment.clone())?, store.url(POOL));
     site.ok(&format!("zpool create -O compression=off {POOL} {url}?size=256M&object=256K"))?;
     let daemon = site.daemon(POOL)?;
     site.ok(&format!("zfs create -s -V 32M -o volblocksize=64K -o weir:nbd=on {POOL}/v"))?;
@@ -31,7 +31,7 @@ pub fn life(store: &Started) -> Result<String, JudgeError> {
     fill(&mut volume, 1, 0..PIECES)?;
     fill(&mut site.volume(&format!("{POOL}/freed"))?, 2, 0..2 * PIECES)?;
     // Another host, as far as its directories go: it finds no lock of this one, but the lease.
-    let other = Site::new(store)?;
+    let other = Site::reaching(store.environment.clone())?;
     let refused = other.fails(&format!("zpool import -f -d {url} {POOL}"), "in use by process")?;
     site.scrub(POOL)?;
     fill(&mut volume, 3, 0..LAST)?;
@@ -98,7 +98,7 @@ pub fn counts(store: &Started) -> Result<String, JudgeError> {
     let Some(seen) = store.requests_seen() else {
         return Err(JudgeError::Missing { what: "the server logs no requests".into() });
     };
-    let (site, url) = (Site::new(store)?, store.url("counted"));
+    let (site, url) = (Site::reaching(store.environment.clone())?, store.url("counted"));
     site.ok(&format!("zpool create counted {url}?size=128M&object=256K"))?;
     let daemon = site.daemon("counted")?;
     site.ok("zfs create -s -V 16M -o weir:nbd=on counted/v")?;

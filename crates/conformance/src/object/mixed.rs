@@ -1,15 +1,15 @@
 //! Pools with devices in a store beside local ones, and stores that fail.
 
-use super::site::{Site, check, fill, zdb};
-use super::store::{Started, io, wrong};
-use crate::JudgeError;
+use super::store::Started;
+use crate::site::{Site, check, fill, zdb};
+use crate::{JudgeError, io, wrong};
 use std::time::Duration;
 
 /// Cases, and the devices of their pools: `S1` and `S2` are disks in the store, `L1` to `L4` local files.
 pub const LAYOUTS: [(&str, &str); 3] = [
     ("log, special, cache", "S1 log mirror L1 L2 special mirror L3 L4 cache L5"),
     ("mirror with a local disk", "mirror S1 L1"),
-    ("mirror of two buckets", "mirror S1 S2"),
+    ("mirror of two stores", "mirror S1 S2"),
 ];
 
 const DISK_BYTES: u64 = 256 << 20;
@@ -22,7 +22,7 @@ const PIECES: u64 = 256;
 /// # Errors
 /// The first that is not as it has to be.
 pub fn layout(store: &Started, case: &str, layout: &str) -> Result<String, JudgeError> {
-    let site = Site::new(store)?;
+    let site = Site::reaching(store.environment.clone())?;
     let devices = site.path("devices");
     std::fs::create_dir(&devices).map_err(io("a folder"))?;
     let prefix = case.replace([' ', ','], "-");
@@ -73,7 +73,7 @@ pub fn layout(store: &Started, case: &str, layout: &str) -> Result<String, Judge
 /// # Errors
 /// The first that is not as it has to be.
 pub fn failing(store: &Started) -> Result<String, JudgeError> {
-    let site = Site::new(store)?;
+    let site = Site::reaching(store.environment.clone())?;
     let url = store.url("failing");
     site.ok(&format!("zpool create -O compression=off failing {url}?size=256M&object=256K"))?;
     let daemon = site.daemon("failing")?;

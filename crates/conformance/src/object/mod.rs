@@ -15,11 +15,10 @@
 pub mod child;
 mod life;
 mod mixed;
-pub mod site;
-pub mod store;
+mod store;
 
-use crate::JudgeError;
 use crate::report::Report;
+use crate::{JudgeError, wrong};
 use store::{KINDS, Started};
 
 /// Runs the cases of these stores, of all without names.
@@ -29,13 +28,12 @@ use store::{KINDS, Started};
 pub fn run(names: &[String], report: &mut Report) -> Result<(), JudgeError> {
     if let Some(unknown) = names.iter().find(|name| !KINDS.contains(&name.as_str())) {
         let what = format!("there is no store '{unknown}': known are {}", KINDS.join(", "));
-        return Err(JudgeError::Process { command: "object".into(), why: what });
+        return Err(wrong("object", what));
     }
     for kind in KINDS.iter().filter(|kind| names.is_empty() || names.iter().any(|name| name == *kind)) {
         match Started::new(kind) {
             Ok(store) => of_store(&store, report),
-            Err(JudgeError::Missing { what }) => report.skip(&format!("object {kind}"), &what),
-            Err(error) => report.fail(&format!("object {kind}"), &[error.to_string()]),
+            Err(error) => report.outcome(&format!("object {kind}"), Err(error)),
         }
     }
     Ok(())
@@ -43,30 +41,22 @@ pub fn run(names: &[String], report: &mut Report) -> Result<(), JudgeError> {
 
 fn of_store(store: &Started, report: &mut Report) {
     let name = store.kind;
-    book(report, &format!("object {name} abilities"), store.abilities());
+    report.outcome(&format!("object {name} abilities"), store.abilities());
     if store.requests_seen().is_some() {
-        book(report, &format!("object {name} counts"), life::counts(store));
+        report.outcome(&format!("object {name} counts"), life::counts(store));
     }
     let lived = life::life(store);
     let is_whole = lived.is_ok();
-    book(report, &format!("object {name} life"), lived);
+    report.outcome(&format!("object {name} life"), lived);
     if is_whole {
-        book(report, &format!("object {name} zdb"), life::zdb(store));
+        report.outcome(&format!("object {name} zdb"), life::zdb(store));
     } else {
         report.skip(&format!("object {name} zdb"), "the pool was not exported");
     }
     if name == "folder" {
         for (case, layout) in mixed::LAYOUTS {
-            book(report, &format!("object {name} {case}"), mixed::layout(store, case, layout));
+            report.outcome(&format!("object {name} {case}"), mixed::layout(store, case, layout));
         }
-        book(report, &format!("object {name} failing"), mixed::failing(store));
-    }
-}
-
-fn book(report: &mut Report, case: &str, outcome: Result<String, JudgeError>) {
-    match outcome {
-        Ok(about) => report.pass(case, &about),
-        Err(JudgeError::Missing { what }) => report.skip(case, &what),
-        Err(error) => report.fail(case, &[error.to_string()]),
+        report.outcome(&format!("object {name} failing"), mixed::failing(store));
     }
 }

@@ -1,8 +1,8 @@
 //! The stores: how each is found, started, and reached.
 
-use crate::JudgeError;
 use crate::process::Running;
 use crate::zdb::output;
+use crate::{JudgeError, io, wrong};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -27,17 +27,6 @@ pub struct Started {
     log: Option<PathBuf>,
     folder: tempfile::TempDir,
     _server: Option<Running>,
-}
-
-/// An error of the judge itself.
-pub fn io(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> JudgeError {
-    let what = what.to_string();
-    move |source| JudgeError::Io { what, source }
-}
-
-/// A finding.
-pub fn wrong(what: impl Into<String>, why: impl Into<String>) -> JudgeError {
-    JudgeError::Process { command: what.into(), why: why.into() }
 }
 
 /// A server's program: named by a variable, in `PATH`, or where `--fetch --stores` puts it.

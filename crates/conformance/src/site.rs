@@ -1,11 +1,11 @@
-//! Directories of a host with a daemon, and the commands that it runs.
+//! A host of its own for a judge: directories, `weir daemon`, the commands that it runs, and volumes that are written and compared.
+#![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
-use super::store::{Started, io, wrong};
-use crate::JudgeError;
 use crate::nbd::NbdDevice;
 use crate::process::weir;
 use crate::tree::BlockDevice;
 use crate::zdb::output;
+use crate::{JudgeError, io, wrong};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -53,12 +53,12 @@ impl Drop for Daemon {
 }
 
 impl Site {
-    /// A host that reaches a store.
+    /// A host whose programs have these variables in their environment, with which they reach an object store.
     ///
     /// # Errors
     /// Its directories cannot be made.
-    pub fn new(store: &Started) -> Result<Site, JudgeError> {
-        Ok(Site { environment: store.environment.clone(), ..Site::local()? })
+    pub fn reaching(environment: Vec<(&'static str, String)>) -> Result<Site, JudgeError> {
+        Ok(Site { environment, ..Site::local()? })
     }
 
     /// A host without a store.
