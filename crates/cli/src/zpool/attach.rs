@@ -144,8 +144,12 @@ fn is_spare(engine: &Engine, path: &Path) -> bool {
 
 /// Whether a device of the pool, which is locked for it already, may be put into a vdev: its hot spare, or the device that is
 /// replaced in its place, if that is out of service and has other contents now. One in service would be resilvered from itself,
-/// and then lose its labels.
-fn check_own(engine: &Engine, path: &Path, replaced: Option<u64>) -> Result<(), String> {
+/// and then lose its labels; if its labels were overwritten since it was opened, it is taken out of service, unless the pool
+/// needs it.
+async fn check_own(engine: &Engine, path: &Path, replaced: Option<u64>) -> Result<(), String> {
+    if let Some(guid) = replaced {
+        let _lost = engine.vdevs().probe(|leaf| leaf == guid).await.map_err(|error| error.to_string())?;
+    }
     let is_away = replaced.is_some_and(|guid| !engine.vdevs().is_in_service(guid));
     match is_away || is_spare(engine, path) {
         true => Ok(()),
@@ -249,7 +253,7 @@ fn join(
                     return Err(failure);
                 }
                 let replaced = in_place.then_some(present.guid);
-                check_own(engine, &leaf.path, replaced).map_err(&cannot)?;
+                check_own(engine, &leaf.path, replaced).await.map_err(&cannot)?;
             }
         }
         crate::stores::make(call.machine()?, &stores)?;

@@ -88,6 +88,25 @@ fn a_device_does_not_replace_itself_even_by_force() {
     check(lab.0.path());
 }
 
+/// As `redundancy_mirror` of OpenZFS's test suite does it: the pool has not noticed yet that the device has other contents.
+#[test]
+fn a_device_that_was_overwritten_in_service_is_replaced_by_itself() {
+    let lab = Lab::new();
+    let server = lab.serve();
+    for options in ["", "-f ", "-w ", "-wf "] {
+        let d0 = std::fs::OpenOptions::new().write(true).open(lab.path("d0")).unwrap();
+        let length = d0.metadata().unwrap().len();
+        d0.set_len(0).unwrap();
+        d0.set_len(length).unwrap();
+        lab.ok(&format!("zpool replace {options}p d0 d0"));
+        lab.ok("zpool wait -t replace p");
+        let status = lab.ok("zpool status p");
+        assert!(status.contains("state: ONLINE") && !status.contains("replacing"), "{options}: {status}");
+    }
+    end(server);
+    check(lab.0.path());
+}
+
 #[test]
 fn a_removed_spare_is_free_unless_another_pool_shares_it() {
     let lab = Lab::new();
