@@ -22,6 +22,17 @@ fn world(seed: u64, devices: usize) -> SimWorld {
     world
 }
 
+/// Whether the power failed before the end of changes that were cut at change `at` in the world of a seed. Without a cut they must have
+/// succeeded.
+pub fn is_cut<T, E: std::fmt::Debug>(run: Result<Result<T, E>, SimError>, seed: u64, at: u64) -> bool {
+    match run {
+        Ok(Ok(_)) => false,
+        Err(SimError::PowerCut { .. }) => true,
+        Ok(Err(error)) => panic!("seed {seed} cut {at}: {error:?}"),
+        Err(other) => panic!("seed {seed} cut {at}: {other}"),
+    }
+}
+
 fn options(layout: Layout, devices: usize) -> CreateOptions {
     let leaf = |i: usize| NewLeaf { path: format!("{SEARCH}/d{i}").into(), is_file: true };
     let top = NewTopLevelVdev { class: Class::Normal, layout, leaves: (0..devices).map(leaf).collect() };

@@ -1,6 +1,7 @@
 //! In the simulator: power cuts while distributed spares step in, follow each other and step back, and devices that fail writes
 //! and flushes while one is in use. Nothing that was synced is lost within redundancy.
 
+use crate::cuts::is_cut;
 use crate::work;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError, VdevConfig};
-use weir_sim::{Fault, SimDisk, SimError, SimWorld, Timing};
+use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 /// Devices of the dRAID vdev; the one after them is blank.
@@ -161,14 +162,7 @@ fn cut(seed: u64, at: u64) -> Option<()> {
     world.cut_after(at);
     let run = world.run(change(&machine));
     world.cancel_cut();
-    let is_cut = match run {
-        Ok(done) => {
-            done.unwrap();
-            false
-        }
-        Err(SimError::PowerCut { .. }) => true,
-        Err(other) => panic!("seed {seed} cut {at}: {other}"),
-    };
+    let is_cut = is_cut(run, seed, at);
     let machine = world.machine();
     let judged = world.run(async {
         work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;

@@ -1,6 +1,7 @@
 //! In the simulator: power cuts at any write while a RAID-Z vdev is expanded, and devices that fail meanwhile. Nothing that was
 //! synced is lost within redundancy.
 
+use crate::cuts::is_cut;
 use crate::work;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,7 +14,7 @@ use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError, VdevConfig};
-use weir_sim::{Fault, SimDisk, SimError, SimWorld, Timing};
+use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 const EIO: i32 = 5;
@@ -163,14 +164,7 @@ fn cut(shape: Shape, seed: u64, at: u64, bug: bool) -> Option<()> {
     world.cut_after(at);
     let run = world.run(change(&machine, shape, &stable, bug));
     world.cancel_cut();
-    let is_cut = match run {
-        Ok(done) => {
-            done.unwrap();
-            false
-        }
-        Err(SimError::PowerCut { .. }) => true,
-        Err(other) => panic!("seed {seed} cut {at}: {other}"),
-    };
+    let is_cut = is_cut(run, seed, at);
     let machine = world.machine();
     let judged = world.run(async {
         assert_survives(&machine, &disks, shape, &stable).await;

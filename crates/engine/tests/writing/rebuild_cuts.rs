@@ -1,6 +1,7 @@
 //! In the simulator: the power fails at every write and flush while devices of a mirror or dRAID vdev are rebuilt, and devices fail
 //! meanwhile. The pool is whole each time, is carried to the end, and each device of the mirror alone has everything.
 
+use crate::cuts::is_cut;
 use crate::work;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use weir_format::dsl::RebuildPhys;
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, Pool, PoolError, VdevConfig};
-use weir_sim::{Fault, SimDisk, SimError, SimWorld, Timing};
+use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 const EIO: i32 = 5;
@@ -180,14 +181,7 @@ fn cut(shape: Shape, seed: u64, at: u64) -> Option<()> {
     world.cut_after(at);
     let run = world.run(change(&machine, shape));
     world.cancel_cut();
-    let is_cut = match run {
-        Ok(done) => {
-            done.unwrap();
-            false
-        }
-        Err(SimError::PowerCut { .. }) => true,
-        Err(other) => panic!("seed {seed} cut {at}: {other}"),
-    };
+    let is_cut = is_cut(run, seed, at);
     let machine = world.machine();
     let judged = world.run(async {
         let devices = finish(&machine, shape).await;

@@ -1,6 +1,7 @@
 //! Pools that are split: on real files, judged by zdb, and in the simulator, where the power fails at every write and flush
 //! while a client writes.
 
+use crate::cuts::is_cut;
 use crate::{real, work, zdb};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use weir_engine::{CreateOptions, Engine, ImportOptions, Layout, NewLeaf, NewTopL
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_machine::{Machine, Request};
 use weir_pool::{Class, OpenOptions, Pool, PoolError, VdevConfig};
-use weir_sim::{SimError, SimWorld, Timing};
+use weir_sim::{SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 
@@ -239,14 +240,7 @@ fn cut(seed: u64, at: u64) -> Option<bool> {
     world.cut_after(at);
     let run = world.run(split_in_use(&machine, &stable));
     world.cancel_cut();
-    let is_cut = match run {
-        Ok(done) => {
-            done.unwrap();
-            false
-        }
-        Err(SimError::PowerCut { .. }) => true,
-        Err(other) => panic!("seed {seed} cut {at}: {other}"),
-    };
+    let is_cut = is_cut(run, seed, at);
     let machine = world.machine();
     let judged = world.run(async { judge(&machine, &stable).await });
     let is_split = judged.unwrap_or_else(|error| panic!("seed {seed} cut {at}: {error}"));

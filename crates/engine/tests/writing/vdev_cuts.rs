@@ -2,6 +2,7 @@
 //! while hot spares step in, back, and become permanent, with their resilvers. The pool is whole each time, is carried to the
 //! end, and each device of the mirror alone has everything.
 
+use crate::cuts::is_cut;
 use crate::work;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use weir_engine::{DirtyLimits, OfflineMode, SpareWatch, VdevAddRequest};
 use weir_machine::Machine;
 use weir_pool::config::Class;
 use weir_pool::{OpenOptions, PoolError, VdevConfig};
-use weir_sim::{Fault, SimDisk, SimError, SimWorld, Timing};
+use weir_sim::{Fault, SimDisk, SimWorld, Timing};
 
 const SEARCH: &str = "/sim";
 
@@ -244,14 +245,7 @@ fn cut(change: Change, seed: u64, at: u64) -> Option<()> {
         Change::Removal => world.run(remove_vdev(&machine)),
     };
     world.cancel_cut();
-    let is_cut = match run {
-        Ok(done) => {
-            done.unwrap();
-            false
-        }
-        Err(SimError::PowerCut { .. }) => true,
-        Err(other) => panic!("seed {seed} cut {at}: {other}"),
-    };
+    let is_cut = is_cut(run, seed, at);
     let machine = world.machine();
     let judged = world.run(async {
         let devices = finish(&machine).await;
