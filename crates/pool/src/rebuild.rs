@@ -8,8 +8,8 @@ use weir_format::dsl::RebuildPhys;
 use weir_format::dsl::rebuild::VDEV_REBUILD;
 use weir_machine::Request;
 
-/// Returns the record of a top-level vdev; `None` if it has none, or a malformed one, which is no reason not to open a pool
-/// (OpenZFS `vdev_rebuild_load`).
+/// Returns the record of a top-level vdev; `None` if the vdev has none. A malformed record counts as none, as in OpenZFS
+/// (`vdev_rebuild_load`), so that the pool can be opened.
 ///
 /// # Errors
 /// Errors of reading the ZAP.

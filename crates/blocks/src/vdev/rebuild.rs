@@ -102,7 +102,7 @@ impl Drop for RangeLock {
             std::mem::take(&mut ranges.waiting)
         };
         waiting.into_iter().for_each(|waiter| {
-            // A waiter that was dropped is no longer interested.
+            // Sending fails if the task that waited was dropped.
             let _is_gone = waiter.send(());
         });
     }

@@ -5,12 +5,15 @@ use super::loads::MetaslabSource;
 use super::rebuild::Rebuild;
 use super::reflow::ReflowingVdev;
 use super::space::space_fault;
-use crate::alloc::{Class, LoadStats, SpaceSums, Summary};
+use crate::alloc::{Class, LoadStats, SpaceFault, SpaceSums, Summary};
 use crate::error::BlockError;
 use crate::pipeline::Blocks;
 use std::ops::Range;
 use std::sync::Arc;
 use weir_format::Txg;
+
+/// Free ranges of at most this length between allocated ones are copied with them, in bytes.
+const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// The metaslabs of [`Blocks`].
 #[derive(Clone, Copy)]
@@ -32,6 +35,26 @@ impl<'a> Metaslabs<'a> {
     /// The sequential rebuild of a vdev.
     pub fn rebuild(self, vdev: u32) -> Rebuild<'a> {
         Rebuild { blocks: self.blocks, vdev }
+    }
+
+    /// Parts of a range of a metaslab that are not allocatable, with the short gaps between them: what an expansion or a rebuild
+    /// copies. `metaslab` is its number.
+    ///
+    /// # Errors
+    /// [`BlockError::Space`] if the metaslab cannot be loaded; [`BlockError::ReadOnly`].
+    pub(super) async fn not_allocatable(
+        self,
+        vdev: u32,
+        metaslab: u64,
+        range: Range<u64>,
+    ) -> Result<Vec<Range<u64>>, BlockError> {
+        let writer = self.blocks.writer()?;
+        if writer.space().free_segments(vdev, metaslab).is_none() {
+            writer.load(vdev, metaslab).await;
+        }
+        let free = writer.space().free_segments(vdev, metaslab);
+        let free = free.ok_or_else(|| space_fault(vdev, range.start, 0)(SpaceFault::NotLoaded))?;
+        Ok(between(range, &free, MAX_GAP_BYTES))
     }
 
     /// Takes over the allocated sizes that the vdev tree says, after an expansion has ended.
@@ -140,5 +163,44 @@ impl<'a> Metaslabs<'a> {
     /// it is not loaded.
     pub fn free_segments(self, vdev: u32, metaslab: u64) -> Option<Vec<Range<u64>>> {
         self.blocks.writer().ok()?.space().free_segments(vdev, metaslab)
+    }
+}
+
+/// The parts of a range between free ones that are longer than `gap`.
+fn between(range: Range<u64>, free: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
+    let mut out = Vec::new();
+    let mut from = range.start;
+    for free in free {
+        let free = free.start.max(range.start)..free.end.min(range.end);
+        let is_at_edge = free.start <= from || free.end >= range.end;
+        if free.start >= free.end || (free.end - free.start <= gap && !is_at_edge) {
+            continue;
+        }
+        if free.start > from {
+            out.push(from..free.start);
+        }
+        from = from.max(free.end);
+    }
+    if from < range.end {
+        out.push(from..range.end);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::between;
+
+    #[test]
+    fn allocated_ranges_are_between_free_ones_and_span_short_gaps() {
+        let parts = |free: &[(u64, u64)]| {
+            let free: Vec<_> = free.iter().map(|(start, end)| *start..*end).collect();
+            between(10..100, &free, 4).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(&[]), [(10, 100)]);
+        assert_eq!(parts(&[(0, 200)]), []);
+        assert_eq!(parts(&[(0, 12), (20, 30), (40, 43), (90, 120)]), [(12, 20), (30, 90)]);
+        assert_eq!(parts(&[(5, 8), (99, 100), (300, 400)]), [(10, 99)]);
+        assert_eq!(parts(&[(10, 12), (12, 50)]), [(50, 100)]);
     }
 }

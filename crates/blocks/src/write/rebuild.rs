@@ -3,8 +3,6 @@
 //! All space is copied that is not allocatable, with short gaps between. That includes space that the open txgs have freed, because the
 //! last uberblock still refers to its blocks. A block that is allocated later is written to all devices.
 
-use super::space::space_fault;
-use crate::alloc::SpaceFault;
 use crate::error::BlockError;
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
@@ -16,9 +14,6 @@ use std::ops::Range;
 use weir_format::Txg;
 use weir_machine::Request;
 use weir_machine::accounts::{Content, Shares};
-
-/// Free ranges of at most this length between allocated ones are copied with them, in bytes.
-const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// A vdev of [`Blocks`], for a rebuild ([`super::Metaslabs::rebuild`]).
 #[derive(Clone, Copy)]
@@ -85,13 +80,7 @@ impl<'a> Rebuild<'a> {
     /// # Errors
     /// [`BlockError::Space`] if the metaslab cannot be loaded; [`BlockError::ReadOnly`].
     pub async fn parts(self, metaslab: u64, range: Range<u64>) -> Result<Vec<Range<u64>>, BlockError> {
-        let writer = self.blocks.writer()?;
-        if writer.space().free_segments(self.vdev, metaslab).is_none() {
-            writer.load(self.vdev, metaslab).await;
-        }
-        let free = writer.space().free_segments(self.vdev, metaslab);
-        let free = free.ok_or_else(|| space_fault(self.vdev, range.start, 0)(SpaceFault::NotLoaded))?;
-        let used = super::reflow::between(range, &free, MAX_GAP_BYTES);
+        let used = self.blocks.metaslabs().not_allocatable(self.vdev, metaslab, range).await?;
         Ok(used.into_iter().flat_map(|used| self.of().parts(used)).collect())
     }
 

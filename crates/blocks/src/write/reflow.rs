@@ -7,20 +7,14 @@
 //! An allocation after the second step is written after the unlock, so to both places; one before it is copied. Space that is
 //! allocatable is skipped, deferred frees are not: an older uberblock or a read in progress may need them.
 
-use super::space::space_fault;
-use crate::alloc::SpaceFault;
 use crate::error::BlockError;
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
 use crate::vdev::{CopyJobs, Layouts, Recipients, Reflow, ReflowCopy, WriteJob};
-use std::ops::Range;
 use std::sync::Arc;
 use weir_format::Txg;
 use weir_machine::accounts::{Content, Shares};
 use weir_machine::{Request, invariant};
-
-/// Free ranges of at most this length between allocated ones are copied with them, in bytes.
-const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// The expansion of a RAID-Z vdev of [`Blocks`] ([`super::Metaslabs::expansion`]).
 #[derive(Clone, Copy)]
@@ -124,7 +118,7 @@ impl ReflowingVdev<'_> {
         while next < bound && copied_bytes < limits.max_bytes {
             let metaslab = next >> limits.metaslab_shift;
             let end = bound.min((metaslab + 1) << limits.metaslab_shift);
-            for range in self.allocated(metaslab, next..end).await? {
+            for range in self.blocks.metaslabs().not_allocatable(self.vdev, metaslab, next..end).await? {
                 if copied_bytes >= limits.max_bytes {
                     break;
                 }
@@ -141,17 +135,6 @@ impl ReflowingVdev<'_> {
         invariant!(next > start && next <= bound, "an expansion does not go on");
         vdev.copied(&lock, next);
         Ok(Reflowed { position: Reflow { offset_bytes: next, scratch }, copied_bytes })
-    }
-
-    /// Parts of a range of a metaslab that are not allocatable, with the short gaps between them.
-    async fn allocated(self, metaslab: u64, range: Range<u64>) -> Result<Vec<Range<u64>>, BlockError> {
-        let writer = self.blocks.writer()?;
-        if writer.space().free_segments(self.vdev, metaslab).is_none() {
-            writer.load(self.vdev, metaslab).await;
-        }
-        let free = writer.space().free_segments(self.vdev, metaslab);
-        let free = free.ok_or_else(|| space_fault(self.vdev, range.start, 0)(SpaceFault::NotLoaded))?;
-        Ok(between(range, &free, MAX_GAP_BYTES))
     }
 
     fn jobs<'b>(&'b self, request: &'b Request, txg: Txg) -> Result<CopyJobs<'b>, BlockError> {
@@ -173,44 +156,5 @@ impl ReflowingVdev<'_> {
         };
         // The vdev has all blocks, so that no DTL matters.
         Ok(CopyJobs { read: blocks.job(request, Txg(u64::MAX)), write })
-    }
-}
-
-/// The parts of a range between free ones that are longer than `gap`.
-pub(super) fn between(range: Range<u64>, free: &[Range<u64>], gap: u64) -> Vec<Range<u64>> {
-    let mut out = Vec::new();
-    let mut from = range.start;
-    for free in free {
-        let free = free.start.max(range.start)..free.end.min(range.end);
-        let is_at_edge = free.start <= from || free.end >= range.end;
-        if free.start >= free.end || (free.end - free.start <= gap && !is_at_edge) {
-            continue;
-        }
-        if free.start > from {
-            out.push(from..free.start);
-        }
-        from = from.max(free.end);
-    }
-    if from < range.end {
-        out.push(from..range.end);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::between;
-
-    #[test]
-    fn allocated_ranges_are_between_free_ones_and_span_short_gaps() {
-        let parts = |free: &[(u64, u64)]| {
-            let free: Vec<_> = free.iter().map(|(start, end)| *start..*end).collect();
-            between(10..100, &free, 4).into_iter().map(|part| (part.start, part.end)).collect::<Vec<_>>()
-        };
-        assert_eq!(parts(&[]), [(10, 100)]);
-        assert_eq!(parts(&[(0, 200)]), []);
-        assert_eq!(parts(&[(0, 12), (20, 30), (40, 43), (90, 120)]), [(12, 20), (30, 90)]);
-        assert_eq!(parts(&[(5, 8), (99, 100), (300, 400)]), [(10, 99)]);
-        assert_eq!(parts(&[(10, 12), (12, 50)]), [(50, 100)]);
     }
 }

@@ -160,7 +160,7 @@ async fn run(engine: &Arc<Engine>, vdev: u32) -> Result<(), PoolError> {
             continue;
         }
         let mut pass = run_pass(engine, rebuild, &rq, MetaslabGeometry::of(&top), record.last_offset_bytes).await?;
-        // Before its position is recorded, what it copied is stable.
+        // The devices are flushed before a txg records the position, so that all before it has been copied for good.
         let flushed = blocks.flush().await;
         pass.errors += u64::from(flushed.is_err() || rebuild.has_failed_flush());
         let of = targets.clone();
