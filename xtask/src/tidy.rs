@@ -46,7 +46,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("nfs", &["machine", "front"]),
     ("nbd", &["machine", "front"]),
     ("iscsi", &["machine", "front"]),
-    ("analytics", &["format", "codec", "machine", "blocks", "dsl", "files", "pool", "engine"]),
+    ("analytics", &["format", "codec", "machine", "doctor", "blocks", "dsl", "files", "pool", "engine"]),
     ("admin", &["format", "machine", "blocks", "dmu", "dsl", "files", "pool", "engine", "analytics", "front"]),
     ("web", &["machine", "engine", "front", "analytics"]),
     ("csi", &["machine", "dsl", "front", "admin"]),

@@ -15,12 +15,16 @@ const SLOW_LINK: u64 = 2_500_000_000;
 const ENOUGH_PACKETS: u64 = 10_000;
 /// Number of packets of which one may have an error on a good cable.
 const ERROR_SHARE: u64 = 100_000;
-/// Bytes after which a share of retransmissions says something.
-const ENOUGH_BYTES: u64 = 1 << 20;
-/// Time of a busy connection after which its limits say something, in milliseconds.
-const ENOUGH_BUSY_MS: u64 = 1000;
-/// Share of the time that a limit may hold a connection back, in percent.
-const LIMITED_PERCENT: f64 = 20.0;
+/// Bytes sent to a client from which the share of those sent again is judged.
+pub const ENOUGH_BYTES: u64 = 1 << 20;
+/// Share of the bytes sent that may be sent again, in thousandths: TCP halves its window with each loss.
+pub const RETRANSMITTED_PERMILLE: u64 = 1;
+/// Time with something to send from which the limits of a connection are judged, in milliseconds.
+pub const ENOUGH_BUSY_MS: u64 = 1000;
+/// Share of that time in which a window or a buffer may be the limit, in percent.
+pub const LIMITED_PERCENT: u64 = 20;
+/// Least MTU of an interface with jumbo frames, in bytes.
+pub const JUMBO_MTU_BYTES: u32 = 4000;
 /// Round-trip time on a local network, in microseconds: the least that buffers must cover.
 const LOCAL_RTT_US: f64 = 1000.0;
 /// A round trip longer than this is not a local cable.
@@ -209,7 +213,8 @@ fn buffers(facts: &Facts) -> Vec<Finding> {
 }
 
 fn retransmissions(connection: &Connection) -> Option<Finding> {
-    let is_bad = connection.sent_bytes >= ENOUGH_BYTES && connection.retransmitted_bytes > connection.sent_bytes / 1000;
+    let permitted_bytes = connection.sent_bytes / 1000 * RETRANSMITTED_PERMILLE;
+    let is_bad = connection.sent_bytes >= ENOUGH_BYTES && connection.retransmitted_bytes > permitted_bytes;
     is_bad.then(|| Finding {
         rule: "retransmissions",
         level: Level::Problem,
@@ -245,7 +250,7 @@ fn limited(connection: &Connection) -> Vec<Finding> {
             "sysctl -w net.ipv4.tcp_wmem='4096 16384 16777216'",
         ),
     ];
-    let is_held = |(percent, ..): &(f64, &str, &str, &str, &str)| *percent >= LIMITED_PERCENT;
+    let is_held = |(percent, ..): &(f64, &str, &str, &str, &str)| *percent >= LIMITED_PERCENT as f64;
     let finding = |(percent, rule, what, why, fix): (f64, &'static str, &str, &str, &str)| Finding {
         rule,
         level: Level::Limit,
@@ -258,7 +263,8 @@ fn limited(connection: &Connection) -> Vec<Finding> {
 
 fn no_jumbo(facts: &Facts, connection: &Connection) -> Option<Finding> {
     let interface = facts.interface_of(connection.local.ip()).filter(|interface| !interface.is_loopback)?;
-    let mss = connection.mss_bytes.filter(|mss| interface.mtu_bytes >= 4000 && *mss < interface.mtu_bytes / 2)?;
+    let mss =
+        connection.mss_bytes.filter(|mss| interface.mtu_bytes >= JUMBO_MTU_BYTES && *mss < interface.mtu_bytes / 2)?;
     Some(Finding {
         rule: "no-jumbo-frames",
         level: Level::Limit,

@@ -18,7 +18,10 @@ mod ss;
 pub mod tune;
 
 pub use facts::{Buffers, Connection, Disk, Duplex, Facts, Interface, InterruptUse, MtuProbe};
-pub use findings::{Finding, Level, findings, payload_ceiling_bytes};
+pub use findings::{
+    ENOUGH_BUSY_MS, ENOUGH_BYTES, Finding, JUMBO_MTU_BYTES, LIMITED_PERCENT, Level, RETRANSMITTED_PERMILLE, findings,
+    payload_ceiling_bytes,
+};
 pub use read::{Host, Reader, RealHost};
 
 /// Name and body of a fuzz target.

@@ -1,27 +1,18 @@
 //! Rules on the network: links, packets that are lost or small, and clients that take data slowly.
 //!
-//! Bytes of clients are those of the interval. The kernel counts packets and waiting of a connection (`TCP_INFO`) since it began, so
+//! The thresholds of connections are those of `weir doctor`, so that both judge alike. Bytes of clients are those of the interval. The kernel counts packets and waiting of a connection (`TCP_INFO`) since it began, so
 //! that sentences on these say so.
 
 use super::{Cause, Finding, View, figures, share, text};
 use crate::facts::{ConnectionFacts, LinkFacts};
 use std::collections::{BTreeMap, BTreeSet};
+use weir_doctor::{ENOUGH_BUSY_MS, ENOUGH_BYTES, JUMBO_MTU_BYTES, LIMITED_PERCENT, RETRANSMITTED_PERMILLE};
 
-/// Share of a link's payload ceiling from which it limits its clients. Bytes of answers without the headers of the protocols reach
-/// about 95 % of it.
+/// Share of the payload that the rate of a link allows, from which the link is taken to limit its clients. That payload includes headers
+/// of the protocols, which the counters of clients leave out.
 const FULL_SHARE: f64 = 0.8;
-/// Bytes after which a share of retransmissions says something.
-const ENOUGH_BYTES: u64 = 1 << 20;
-/// Share of bytes sent again from which a connection is disturbed: TCP halves its window with each loss.
-const RETRANSMITTED_SHARE: f64 = 0.001;
-/// Share of bytes sent again with which a connection hardly makes progress.
+/// Share of bytes sent again that gives a finding the weight 1.
 const LOST_SHARE: f64 = 0.05;
-/// Time with something to send after which its limits say something, in milliseconds.
-const ENOUGH_BUSY_MS: u64 = 1000;
-/// Share of that time in which the client's receive window may be the limit.
-const WINDOW_SHARE: f64 = 0.2;
-/// Least MTU of an interface with jumbo frames.
-const JUMBO_MTU_BYTES: u32 = 4000;
 /// Weight of small segments: they cost processor time and packets, but seldom most of the rate.
 const SMALL_SEGMENTS_WEIGHT: f64 = 0.1;
 
@@ -88,7 +79,9 @@ pub(super) fn retransmissions(view: &View<'_>) -> Vec<Finding> {
         *sent = sent.saturating_add(connection.sent_bytes);
         *again = again.saturating_add(connection.retransmitted_bytes);
     }
-    sums.retain(|_, (sent, again)| *sent >= ENOUGH_BYTES && share(*again, *sent) >= RETRANSMITTED_SHARE);
+    sums.retain(|_, (sent, again)| {
+        *sent >= ENOUGH_BYTES && 1000.0 * share(*again, *sent) >= RETRANSMITTED_PERMILLE as f64
+    });
     let finding = |(client, (sent, again)): (&str, (u64, u64))| {
         Finding {
         cause: Cause::Retransmissions,
@@ -101,7 +94,7 @@ pub(super) fn retransmissions(view: &View<'_>) -> Vec<Finding> {
             text::bytes(sent),
             100.0 * share(again, sent),
         ),
-        advice: "Another cable and another port of the switch; the counters of the switch and 'weir doctor' tell on which side the \
+        advice: "Another cable and another port of the switch; the counters of the switch and 'weir doctor' show on which side the \
                  errors are. Over wireless links this is usual."
             .into(),
     }
@@ -149,7 +142,7 @@ pub(super) fn slow_clients(view: &View<'_>) -> Vec<Finding> {
     }
     let limited = |connection: &ConnectionFacts| share(connection.window_limited_ms, connection.busy_ms);
     let all = clients.len();
-    clients.retain(|_, connection| limited(connection) >= WINDOW_SHARE);
+    clients.retain(|_, connection| 100.0 * limited(connection) >= LIMITED_PERCENT as f64);
     let slow = clients.len();
     let finding = |(client, connection): (&str, &ConnectionFacts)| {
         let part = limited(connection);

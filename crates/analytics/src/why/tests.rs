@@ -328,7 +328,7 @@ fn on_a_link(change: impl FnOnce(&mut LinkFacts, &mut ConnectionFacts)) -> PoolF
     change(&mut link, &mut connection);
     let other = ConnectionFacts { client: "10.0.0.2".into(), ..connection.clone() };
     let other = ConnectionFacts { retransmitted_bytes: 0, window_limited_ms: 0, mss_bytes: Some(8948), ..other };
-    // One of a client without requests in the interval says nothing.
+    // The connection of a client that sent no request in the interval is ignored.
     let idle = ConnectionFacts { client: "10.0.0.3".into(), retransmitted_bytes: 50 << 20, ..other.clone() };
     PoolFacts { links: vec![link], connections: vec![connection, other, idle], ..PoolFacts::default() }
 }
