@@ -9,9 +9,10 @@ use crate::reading::refused;
 use crate::remote::RemoteProcess;
 use crate::zpool::holder::PoolHolder;
 use clap::Parser;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_admin::{OpenPool, PoolPropertiesQuery, PoolQuery, Row, VdevGroup, VdevSpaceRow};
 use weir_analytics::{Interval, quantile_ns};
+use weir_doctor::{Interface, Reader, RealHost};
 use weir_planner::hardware::drive::DriveSpec;
 use weir_planner::plan::what_if::{self, Change, Recorded, Running, Settings};
 use weir_planner::simulate::server::VdevLayout;
@@ -105,15 +106,11 @@ impl WhatIfArgs {
     }
 }
 
-/// Rate of the fastest network interface that has a carrier and says its rate, in Gbit/s.
+/// Rate of the fastest network interface, in Gbit/s, of those that say their rate.
 fn fastest_link() -> Option<f64> {
-    let rates = std::fs::read_dir("/sys/class/net").ok()?.filter_map(|entry| {
-        let folder = entry.ok()?.path();
-        let is_up = std::fs::read_to_string(folder.join("operstate")).ok()?.trim() == "up";
-        let mbit: f64 = std::fs::read_to_string(folder.join("speed")).ok()?.trim().parse().ok()?;
-        (is_up && mbit > 0.0).then_some(mbit / 1000.0)
-    });
-    rates.max_by(f64::total_cmp)
+    let interfaces = Reader::new(RealHost).traffic(&[]).interfaces;
+    let rates = interfaces.iter().filter(|interface| !interface.is_loopback).filter_map(Interface::rate);
+    rates.max().map(|bits| bits as f64 / 1e9)
 }
 
 /// Runs the command.
@@ -229,16 +226,14 @@ fn recorded(interval: &Interval) -> Recorded {
     let of_clients = || interval.clients.iter().filter(|row| row.protocol != "internal" && row.reads + row.writes > 0);
     let read = interval.operation("read");
     let write = interval.operation("write");
+    let mut both = read.clone();
+    both.add(&write);
     let sum = |of: fn(&weir_analytics::ClientTotals) -> u64| of_clients().map(of).sum::<u64>();
     let requests = sum(|row| row.requests).max(1);
-    let operations = read.requests + write.requests;
-    let names: std::collections::BTreeSet<&str> = of_clients().map(|row| row.client.as_str()).collect();
+    let names: BTreeSet<&str> = of_clients().map(|row| row.client.as_str()).collect();
     // The time of a row is that of all its requests, of which reads and writes have their share.
-    let time_ns = sum(|row| row.time_ns) as f64 * operations as f64 / requests as f64;
-    let mut latency = read.latency.clone();
-    latency.resize(latency.len().max(write.latency.len()), 0);
-    latency.iter_mut().zip(&write.latency).for_each(|(sum, count)| *sum += count);
-    let us = |share| quantile_ns(&latency, share).map_or(0.0, |ns| ns as f64 / 1e3);
+    let time_ns = sum(|row| row.time_ns) as f64 * both.requests as f64 / requests as f64;
+    let us = |share| quantile_ns(&both.latency, share).map_or(0.0, |ns| ns as f64 / 1e3);
     let from = |name: &str| read.read_bytes.get(name);
     let data = || interval.leaves.iter().filter(|leaf| leaf.class == "normal");
     Recorded {

@@ -25,6 +25,7 @@ use serde::Serialize;
 const WANTED_OPERATIONS: f64 = 2000.0;
 const MIN_SECONDS: f64 = 5.0;
 const MAX_SECONDS: f64 = 60.0;
+
 /// A change of the hardware.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
