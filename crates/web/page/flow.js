@@ -1,13 +1,13 @@
-// Flow of bytes: from which client to which device the bytes of the last seconds went, as bands whose width is bytes per second (a Sankey
-// diagram).
+// Flow of bytes: a Sankey diagram of the last seconds, from clients to devices. The width of a band is bytes per second.
+//
 // Reads go from client, dataset and protocol to the source that answered them, and from the disks to each device. Writes go from
-// client, dataset and protocol into the pool, and from it, by cause, to each device. Each band is one that the server counts:
-// between two columns that it does not count together, there is a node that joins them.
+// client, dataset and protocol into the pool, and from it, by cause, to each device. The server counts the bytes of each band. Where it
+// does not count two columns together, such as protocols and causes, one node between them joins all.
 
 import { csv, scaled } from "./format.js";
 import { COLOURS, button, element, prepare, savePng, saveText } from "./dom.js";
 
-const TITLE = "Flow of bytes from clients to devices";
+export const TITLE = "Flow of bytes from clients to devices";
 // Nodes of a column; further ones are joined.
 const MAX_NODES = 7;
 const KEPT_SECONDS = 60;
@@ -246,20 +246,22 @@ export class FlowGraph {
       : `${rateText(clients)} written by clients, ${rateText(devices)} written to devices`;
   }
 
-  paint(context, width, height, colour, bands = this.bands()) {
+  paint(context, width, height, colour, bands) {
     const direction = this.direction.value;
     const titles = COLUMNS[direction];
     const { nodes, bands: placed } = layoutOf(bands, titles.length, width, height);
     context.font = "12px system-ui, sans-serif";
     for (const band of placed) {
-      const middle = (band.x + band.toX) / 2;
+      const { x, y, toX, toY } = band;
+      const middle = (x + toX) / 2;
+      const thick = Math.max(1, band.height);
       context.fillStyle = colourOf(direction, band);
       context.globalAlpha = 0.45;
       context.beginPath();
-      context.moveTo(band.x, band.y);
-      context.bezierCurveTo(middle, band.y, middle, band.toY, band.toX, band.toY);
-      context.lineTo(band.toX, band.toY + Math.max(1, band.height));
-      context.bezierCurveTo(middle, band.toY + Math.max(1, band.height), middle, band.y + Math.max(1, band.height), band.x, band.y + Math.max(1, band.height));
+      context.moveTo(x, y);
+      context.bezierCurveTo(middle, y, middle, toY, toX, toY);
+      context.lineTo(toX, toY + thick);
+      context.bezierCurveTo(middle, toY + thick, middle, y + thick, x, y + thick);
       context.fill();
     }
     context.globalAlpha = 1;

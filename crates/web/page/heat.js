@@ -5,7 +5,7 @@ import { csv, scaled } from "./format.js";
 import { button, element, prepare, savePng, saveText } from "./dom.js";
 import { paintTimes } from "./graph.js";
 
-const TITLE = "Latency of requests: heat map";
+export const TITLE = "Latency of requests: heat map";
 // Seconds that are kept.
 const KEPT = 3600;
 const TOP = 4;

@@ -3,8 +3,8 @@
 import { byId, get } from "./dom.js";
 import { quantile, scaled } from "./format.js";
 import { Graph, rangeText } from "./graph.js";
-import { HeatMap } from "./heat.js";
-import { FlowGraph } from "./flow.js";
+import { HeatMap, TITLE as HEAT_MAP } from "./heat.js";
+import { FlowGraph, TITLE as FLOW } from "./flow.js";
 import { continued, resolutionFor } from "./series.js";
 import { isOverview, start } from "./screens.js";
 import { Table } from "./tables.js";
@@ -56,10 +56,10 @@ function makeGraphs() {
     shown.push({ id: definition.id, title: definition.title, graph });
   };
   flow = new FlowGraph(view, byId("flow"));
-  shown.push({ id: "flow", title: "Flow of bytes from clients to devices", graph: flow });
+  shown.push({ id: "flow", title: FLOW, graph: flow });
   GRAPHS.slice(0, GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   heatMap = new HeatMap(view, place);
-  shown.push({ id: "heat", title: "Latency of requests: heat map", graph: heatMap });
+  shown.push({ id: "heat", title: HEAT_MAP, graph: heatMap });
   GRAPHS.slice(GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   worksheet = new Worksheet(byId("worksheets"), shown, () => {
     shown.forEach(({ id, graph }) => (graph.figure.hidden = !worksheet.isShown(id)));
@@ -260,7 +260,8 @@ function follow() {
     if (paused) return;
     flow.add(interval);
     showTables(interval);
-    if (view.last !== undefined) return flow.draw();
+    // An earlier time has no new points.
+    if (view.last !== undefined) return drawSoon();
     if (view.step === 1) view.points.push({ time: interval.time_ms, values: interval.values });
     else if (interval.time_ms >= due) {
       due = interval.time_ms + (view.points.length ? 1000 * view.step : 5000);
