@@ -7,7 +7,8 @@
 //!
 //! smbclient (GPL) is a program of its own. It copies whole files, so only sequential streams can be measured: no random places, no
 //! mixes, no flush after a write, no latency of an operation. The size of an operation is that of the pieces of the pipe; smbclient
-//! chooses that of its requests. The time of a pass contains login and opening. There is no ceiling of the client: it needs
+//! chooses that of its requests. The time of a pass contains login and opening. A write whose time is over leaves a short file, even an
+//! empty one: it is written again before a load that reads. There is no ceiling of the client: it needs
 //! Samba's server.
 
 use super::network::client::file_name;
@@ -32,6 +33,8 @@ const POLL: Duration = Duration::from_millis(20);
 const CONTENT_BYTES: usize = 4 << 20;
 /// Each sector of a stream has a number of its own.
 const SECTOR_BYTES: usize = 512;
+/// Words of a time in smbclient's listings.
+const WORDS_OF_A_TIME: usize = 5;
 /// Bytes of smbclient's messages that are kept.
 const MAX_MESSAGE_BYTES: u64 = 4096;
 
@@ -141,6 +144,37 @@ fn room(text: &str) -> Option<u64> {
     size.trim().parse::<u64>().ok()?.checked_mul(rest.split(' ').next()?.parse().ok()?)
 }
 
+/// The bytes of a file in the share's directory, which smbclient's `ls` says; 0 if there is none.
+///
+/// # Errors
+/// If the share cannot be opened.
+fn file_bytes(target: &NetworkTarget, name: &str) -> Result<u64, LabError> {
+    match execute(target, &format!("ls {name}")) {
+        Ok(text) => Ok(listed_bytes(&text, name)),
+        Err(LabError::Server { what, .. }) if what.contains("NO_SUCH_FILE") => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// The size in smbclient's line `  NAME  ATTRIBUTES  SIZE  Sun Nov 29 02:00:00 2026`, of which attributes may be missing.
+fn listed_bytes(text: &str, name: &str) -> u64 {
+    let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let line = lines.filter(|words| words.first() == Some(&name)).find(|words| words.len() > WORDS_OF_A_TIME + 1);
+    line.and_then(|words| words.get(words.len() - WORDS_OF_A_TIME - 1)?.parse().ok()).unwrap_or(0)
+}
+
+/// Writes the files of a load again if one is shorter than a worker's part: when the time of writes is over, smbclient is ended in
+/// the middle of a file, which it had truncated. `None` if the monitor stopped it.
+fn complete_files(target: &NetworkTarget, load: &Load, monitor: &mut dyn Monitor) -> Result<Option<()>, LabError> {
+    for number in 0..load.workers {
+        if file_bytes(target, &file_name(number))? < load.bytes_per_worker() {
+            let pass = Load { read_percent: 0, seconds: 0, ramp_seconds: 0, ..load.clone() };
+            return Ok(run(target, &pass, monitor)?.map(drop));
+        }
+    }
+    Ok(Some(()))
+}
+
 /// Removes the files that loads made.
 ///
 /// # Errors
@@ -180,6 +214,9 @@ impl Times {
 /// # Errors
 /// If smbclient is missing or fails.
 pub fn run(target: &NetworkTarget, load: &Load, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
+    if !load.writes() && complete_files(target, load, monitor)?.is_none() {
+        return Ok(None);
+    }
     let is_timed = load.seconds > 0;
     let ramp = if is_timed { load.ramp_seconds as f64 } else { 0.0 };
     let end = if is_timed { ramp + load.seconds as f64 } else { f64::INFINITY };
@@ -353,6 +390,15 @@ mod tests {
             let text = check_load(&load).unwrap_err().to_string();
             assert!(text.contains(says) && text.contains("use stream"), "{text}");
         }
+    }
+
+    #[test]
+    fn size_is_read_from_the_listing() {
+        let text = "  weir-bench.0                        A 16777216  Sun Nov 29 02:00:00 2026\n\n\t\t163840 blocks of size 1024. 9 blocks available\n";
+        assert_eq!(listed_bytes(text, "weir-bench.0"), 16_777_216);
+        assert_eq!(listed_bytes("  weir-bench.1   7  Sun Nov  9 02:00:00 2026", "weir-bench.1"), 7);
+        assert_eq!(listed_bytes(text, "weir-bench.1"), 0);
+        assert_eq!(listed_bytes("weir-bench.1 x", "weir-bench.1"), 0);
     }
 
     #[test]
