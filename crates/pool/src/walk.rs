@@ -1,20 +1,24 @@
 //! Walks over every block that a pool refers to, once.
 //!
 //! ```text
-//!   roots (MOS, each dataset from its previous snapshot's txg) ─► stack ─► visit ─► read, if there is more below
-//!                                                                 ▲                   │  or it is to verify the bytes
-//!                                                                 └── pointers found ◄┘  (concurrent reads)
+//!   roots (MOS, each dataset from its previous snapshot's txg) ─► waiting ─► visit ─► read, if there is more below
+//!                                                                  ▲                   │  or it is to verify the bytes
+//!                                                                  └── pointers found ◄┘  (concurrent reads)
 //! ```
 //!
 //! A block is born in one txg and never changes; a snapshot shares older blocks with the snapshot before it. So a walk
 //! that visits, in each dataset, only blocks born after its previous snapshot visits every block exactly once (OpenZFS
 //! `module/zfs/dmu_traverse.c`).
 //!
-//! The stack is last-in-first-out: the pointers of an indirect block are visited before its siblings, so it has at most
-//! one block of pointers for each level and each concurrent read, whatever the size of the pool. The visitor is called
-//! from one task; reads run on all processors.
+//! Of the pointers that wait, the one whose position is the lowest is visited next. So the pointers of an indirect block are
+//! visited before its siblings, and at most one block of pointers for each level and each concurrent read waits, whatever the
+//! size of the pool. And a walk that ends early has visited all data before the position where it ends, and little behind it:
+//! blocks of pointers that concurrent reads were ahead, which the next walk visits again. The visitor is called from one task;
+//! reads run on all processors.
 //!
 //! An unreadable block is reported to the visitor, and the blocks below it are left out.
+
+mod waiting;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -23,6 +27,7 @@ use futures_util::stream::FuturesUnordered;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use waiting::Waiting;
 use weir_blocks::{BlockError, Blocks, Bookmark, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
 use weir_dmu::{ErrorLocation, TreeGeometry, VisitedBlocks};
@@ -32,6 +37,9 @@ use weir_machine::{Machine, Priority, Request, invariant};
 
 /// Maximum number of concurrent reads.
 const PARALLEL: usize = 48;
+/// Maximum number of concurrent reads of blocks of pointers. They run ahead of the data, and if the walk ends early, the next
+/// one visits them again.
+const AHEAD: usize = 16;
 /// Maximum bytes of concurrent reads.
 const PARALLEL_BYTES: u64 = 64 << 20;
 /// Maximum depth of nested gang blocks.
@@ -195,6 +203,8 @@ impl Item {
 struct Done {
     item: Item,
     bytes: u64,
+    /// Whether it was read for its pointers.
+    leads_on: bool,
     result: Result<Bytes, BlockError>,
     /// Blocks of a log that were found by following it.
     log_items: Vec<Item>,
@@ -204,12 +214,14 @@ struct Done {
 struct Run<'a, V: Visit> {
     walk: &'a Walk,
     visitor: &'a mut V,
-    stack: Vec<Item>,
+    waiting: Waiting,
     /// Blocks of pointers that were entered lately. A consistent pool has one pointer to each; in a malformed one, levels of
     /// blocks full of the same pointer would make the walk as long as the product of their widths.
     entered: VisitedBlocks,
     reads: FuturesUnordered<BoxFuture<'static, Option<Done>>>,
     bytes_under_way: u64,
+    /// Concurrent reads of blocks of pointers.
+    ahead: usize,
 }
 
 impl Walk {
@@ -225,22 +237,23 @@ impl Walk {
         let mut run = Run {
             walk: self,
             visitor,
-            stack: Vec::new(),
+            waiting: Waiting::default(),
             entered: VisitedBlocks::at_most(
                 self.blocks.tree().size_bytes().map_or(u64::MAX, |bytes| bytes / MIN_BLOCK_BYTES),
             ),
             reads: FuturesUnordered::new(),
             bytes_under_way: 0,
+            ahead: 0,
         };
         for (number, root) in roots.into_iter().enumerate().rev() {
             let at = VisitPosition { objset: root.objset, object: META_DNODE, level: 0, block: 0 };
             let from = if root.objset == from.objset { (from.object, from.block) } else { (0, 0) };
             let way = ResumePath { root: number, from, start: (0, 0), slots: 0 };
-            run.stack.push(Item { at, bp: root.pointer, after: root.after, log: root.log, way });
+            run.waiting.push(Item { at, bp: root.pointer, after: root.after, log: root.log, way });
         }
         run.drive().await;
         let next = |item: &Item| (item.way.root, item.way.start.max(item.way.from));
-        let (root, (object, block)) = run.stack.iter().map(next).min()?;
+        let (root, (object, block)) = run.waiting.all().map(next).min()?;
         Some(Position { objset: *objsets.get(root)?, object, block })
     }
 }
@@ -248,8 +261,9 @@ impl Walk {
 impl<V: Visit> Run<'_, V> {
     async fn drive(&mut self) {
         loop {
-            let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES && !self.visitor.enough();
-            if room && let Some(item) = self.stack.pop() {
+            if self.has_room()
+                && let Some(item) = self.waiting.pop()
+            {
                 self.visit(item);
                 continue;
             }
@@ -261,6 +275,12 @@ impl<V: Visit> Run<'_, V> {
             }
             self.visitor.tick();
         }
+    }
+
+    /// Whether the next pointer can be visited now.
+    fn has_room(&self) -> bool {
+        let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES && !self.visitor.enough();
+        room && (self.ahead < AHEAD || self.waiting.lowest().is_some_and(|item| !leads_on(&item.bp)))
     }
 
     fn visit(&mut self, item: Item) {
@@ -305,6 +325,7 @@ impl<V: Visit> Run<'_, V> {
     fn start(&mut self, item: Item, read: bool, below: bool, ganged: bool) {
         let bytes = item.bp.lsize_bytes().max(item.bp.psize_bytes());
         self.bytes_under_way += bytes;
+        self.ahead += usize::from(below);
         let blocks = self.walk.blocks.clone();
         let log_before = self.walk.log_before;
         // A block that is not verified is read only for its pointers, so one valid copy suffices.
@@ -323,7 +344,7 @@ impl<V: Visit> Run<'_, V> {
                 Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
                 _ => Vec::new(),
             };
-            Done { item, bytes, result, log_items, gang }
+            Done { item, bytes, leads_on: below, result, log_items, gang }
         });
         self.reads.push(Box::pin(async move { task.await.ok() }));
     }
@@ -331,6 +352,8 @@ impl<V: Visit> Run<'_, V> {
     fn finish(&mut self, done: Done) {
         invariant!(self.bytes_under_way >= done.bytes, "{} bytes are read, {} ended", self.bytes_under_way, done.bytes);
         self.bytes_under_way = self.bytes_under_way.saturating_sub(done.bytes);
+        invariant!(self.ahead >= usize::from(done.leads_on), "more blocks of pointers were read than begun");
+        self.ahead = self.ahead.saturating_sub(usize::from(done.leads_on));
         let item = &done.item;
         for claim in done.gang {
             self.visitor.claim(&item.at, &item.bp, claim);
@@ -341,15 +364,10 @@ impl<V: Visit> Run<'_, V> {
             Err(_) if self.walk.prove == Prove::Lacking && is_log_block(&item.bp) => {}
             Err(error) => self.visitor.unreadable(&item.at, &item.bp, &error),
             Ok(bytes) if leads_on(&item.bp) && item.at.level != LOG_LEVEL => {
-                let first = self.stack.len();
                 if !item.is_older() {
                     self.below(&done.item, &bytes);
                 }
-                self.stack.extend(done.log_items);
-                // Reversed, because the stack returns the last one first.
-                if let Some(new) = self.stack.get_mut(first..) {
-                    new.reverse();
-                }
+                done.log_items.into_iter().for_each(|item| self.waiting.push(item));
             }
             Ok(_) => {}
         }
@@ -370,7 +388,7 @@ impl<V: Visit> Run<'_, V> {
                 let at = VisitPosition { level: child.level() as i8, block, ..at };
                 let span = (per_block as u64).saturating_pow(child.level().into());
                 let Some(way) = item.way.down(at.object, block.saturating_mul(span), span) else { continue };
-                self.stack.push(Item { at, bp: child, after: item.after, log: false, way });
+                self.waiting.push(Item { at, bp: child, after: item.after, log: false, way });
             }
         } else if bp.object_type() == ObjectType::DNODE {
             let slots = bytes.len() / Dnode::SLOT;
@@ -421,12 +439,12 @@ impl<V: Visit> Run<'_, V> {
             let Some(way) = way.down(object, tree.first_block(bp.level(), i as u64), tree.cover(bp.level())) else {
                 continue;
             };
-            self.stack.push(Item { at, bp: *bp, after, log: false, way });
+            self.waiting.push(Item { at, bp: *bp, after, log: false, way });
         }
         if let Some(bp) = dnode.spill.filter(|bp| bp.level() == 0 && bp.object_type() != ObjectType::DNODE) {
             let at = VisitPosition { objset, object, level: 0, block: SPILL };
             let Some(way) = way.down(object, SPILL, 1) else { return };
-            self.stack.push(Item { at, bp, after, log: false, way });
+            self.waiting.push(Item { at, bp, after, log: false, way });
         }
     }
 }

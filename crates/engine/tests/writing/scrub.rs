@@ -6,9 +6,10 @@ use crate::{work, zdb};
 use futures_util::FutureExt;
 use std::path::Path;
 use std::time::Duration;
-use weir_dmu::live::SpaceReserve;
+use weir_dmu::live::{NewObject, SpaceReserve};
 use weir_engine::scrub::{Progress, ScanLimits, ScrubStart};
 use weir_engine::{CreateOptions, Engine, Layout};
+use weir_format::ObjectType;
 use weir_machine::{Machine, Request};
 use weir_pool::config::Class;
 use weir_pool::scan_status::Stage;
@@ -57,6 +58,45 @@ fn a_scrub_puts_a_whole_device_right() {
         machine.block_on(work::assert_pool_clean(&machine, &dir, "tank"));
         std::fs::remove_dir_all(&dir).unwrap();
     }
+}
+
+/// A pass of a scrub that ends in an object of many indirect blocks has read little that the next pass reads again.
+#[test]
+fn passes_of_a_scrub_read_each_block_once() {
+    const BLOCKS: u64 = 10_240;
+    const BLOCK_BYTES: u64 = 4 << 10;
+    let dir = folder("scrub-once");
+    let machine = weir_linux::machine().unwrap();
+    let tops = ["a", "b", "c"].map(|name| top(&dir, name, Class::Normal, Layout::Single, 1));
+    let options = CreateOptions::new("tank", tops.into());
+    machine.block_on(async {
+        let rq = &Request::internal("test");
+        let engine = Engine::create(&machine, &options).await.unwrap();
+        let set = engine.open_set(rq, "tank", None).await.unwrap();
+        let tx = set.begin(rq, BLOCK_BYTES, SpaceReserve::Normal).await.unwrap();
+        let new = NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK_BYTES as u32);
+        let id = set.changes().create(rq, &tx, &new).await.unwrap();
+        drop(tx);
+        for first in (0..BLOCKS).step_by(1024) {
+            let tx = set.begin(rq, 1024 * BLOCK_BYTES, SpaceReserve::Normal).await.unwrap();
+            for block in first..first + 1024 {
+                let bytes = work::contents(3, 2 * block);
+                set.writes().write(rq, &tx, id, block * BLOCK_BYTES, &bytes[..BLOCK_BYTES as usize]).await.unwrap();
+            }
+            drop(tx);
+            engine.sync().await.unwrap();
+        }
+        engine.scrubs().start().await.unwrap();
+        let mut passes = 0;
+        let limits = ScanLimits { bytes: 4 << 20, ..small() };
+        let done = engine.scrubs().run(&limits, &mut |_| (passes += 1, true).1).await.unwrap().unwrap();
+        let examined = done.scan.examined_bytes;
+        let all = done.scan.to_examine_bytes;
+        assert!(done.is_finished() && passes > 8 && all > BLOCKS * BLOCK_BYTES, "{passes} passes: {done:?}");
+        assert!(examined < all + all / 5, "{passes} passes: {examined} bytes of {all}");
+        engine.export().await.unwrap();
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// A device was away while the pool was written; a scrub brings it up to date, and excises its DTL.
