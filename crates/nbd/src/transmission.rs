@@ -18,7 +18,7 @@ use crate::wire::{self, Errno, RequestHeader, chunk, command};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use weir_front::{BlockDevice, BlockError};
-use weir_machine::{Request, compact};
+use weir_machine::{Request, Source, compact};
 
 /// Size in bytes of the pieces of a READ, which are read concurrently.
 const PIECE_BYTES: u32 = 1 << 20;
@@ -265,6 +265,7 @@ async fn read_by_extents(
     let read = join_all(data.iter().map(|(at, len)| device.read(rq, *at, *len as usize))).await;
     let mut out = Pieces::new();
     for (at, len) in holes {
+        rq.answer(Source::Hole, len.into());
         out.push(reply.hole(at, len));
     }
     for ((at, _), result) in data.into_iter().zip(read) {

@@ -23,7 +23,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use weir_dmu::{Object, ObjectError, ObjectSet, Seek, Segments, zap};
 use weir_format::{ObjectId, Txg};
-use weir_machine::Request;
+use weir_machine::{Request, Target};
 use writing::WriteState;
 
 const DATA: ObjectId = ObjectId(1);
@@ -230,6 +230,8 @@ impl Volume {
     /// [`VolumeError::OutOfRange`]; [`VolumeError::Object`].
     pub async fn extents(&self, rq: &Request, offset: u64, len: u64, max: usize) -> Result<Vec<Extent>, VolumeError> {
         self.check(offset, len)?;
+        // An answer of holes only is made without a read.
+        rq.set_target(Target { dataset: self.objects.id().0, object: DATA.0, offset_bytes: offset, size_bytes: len });
         let end = offset + len;
         let mut at = offset;
         let mut out = Vec::new();

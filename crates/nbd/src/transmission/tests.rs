@@ -110,6 +110,20 @@ fn structured_reads_distinguish_holes_from_data() {
 }
 
 #[test]
+fn holes_of_an_answer_are_accounted() {
+    let exports = small_exports();
+    let device = &*exports.0["p/v"];
+    let header = header(command::READ, 0, 4096, 40_000);
+    let plan = plan(&header, device.size_bytes(), &negotiated(true));
+    let rq = Request::internal("test");
+    let reply = answer(device, &rq, &negotiated(true), &header, plan, Bytes::new()).now_or_never().unwrap().concat();
+    let holes = chunks(&reply).into_iter().filter(|(_, kind, _)| *kind == chunk::OFFSET_HOLE);
+    let bytes = holes.map(|(.., payload)| u64::from(u32::from_be_bytes(payload[8..].try_into().unwrap()))).sum::<u64>();
+    assert!(bytes > 0);
+    assert_eq!(rq.answered_bytes(Source::Hole), bytes);
+}
+
+#[test]
 fn an_unreadable_piece_is_an_error_at_its_offset() {
     let all = chunks(&ask("p/w", true, header(command::READ, 0, 0, 5000)));
     assert_eq!(all[0].1, chunk::ERROR_OFFSET);
