@@ -56,6 +56,13 @@ impl DatasetState {
     }
 }
 
+/// The line of a command's error output that says why it failed: the first that begins as the errors of `zfs` do, else the last.
+/// ssh may have warnings before it, and hosts a banner.
+pub fn reason(text: &str) -> Option<&str> {
+    let lines = || text.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    lines().find(|line| line.starts_with("cannot ")).or_else(|| lines().next_back())
+}
+
 impl Side {
     /// A dataset of this machine.
     pub fn here(dataset: &str) -> Result<Self, Failure> {
@@ -127,7 +134,7 @@ impl Side {
     /// Runs a command to its end, and returns its output.
     ///
     /// # Errors
-    /// The first line of its error output.
+    /// The line of its error output that says why.
     pub fn run(&self, arguments: &[&str]) -> Result<String, Failure> {
         let out = self.command(arguments).stdin(Stdio::null()).output();
         let out = out.map_err(|error| Failure::failed(format!("cannot run '{}': {error}", self.program())))?;
@@ -135,7 +142,7 @@ impl Side {
             return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
         }
         let text = String::from_utf8_lossy(&out.stderr);
-        let why = text.lines().find(|line| !line.trim().is_empty()).unwrap_or("it printed no error");
+        let why = reason(&text).unwrap_or("it printed no error");
         Err(Failure::failed(format!("{}: zfs {}: {why}", self.shown(), arguments.first().unwrap_or(&""))))
     }
 
@@ -229,6 +236,15 @@ mod tests {
         for wrong in ["-oProxyCommand=x:pool", "nas:", "nas:-F"] {
             assert!(Side::of(wrong, None, "zfs").is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn warnings_of_ssh_are_no_reason() {
+        let ssh = "Warning: Permanently added '[nas]:22' (ED25519) to the list of known hosts.\r\n";
+        let zfs = "cannot open 'p/f': dataset does not exist\n";
+        assert_eq!(reason(&format!("{ssh}\n{zfs}usage:\n")), Some(zfs.trim_end()));
+        assert_eq!(reason(&format!("{ssh}sh: zfs: not found\n\n")), Some("sh: zfs: not found"));
+        assert_eq!(reason("\n"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One stream from `zfs send` to `zfs receive`, with a limit of its rate and with progress.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
-use super::side::Side;
+use super::side::{Side, reason};
 use crate::failure::Failure;
 use crate::units::human_bytes;
 use std::io::{self, IsTerminal, Read, Write};
@@ -42,7 +42,7 @@ pub fn transfer(
     // A sender whose reader is gone ends by itself.
     drop(sender.stdout.take());
     let [sent, received] = [sender.wait(), receiver.wait()];
-    let [send_error, receive_error] = errors.map(Errors::first_line);
+    let [send_error, receive_error] = errors.map(Errors::reason);
     check(target, "receive", received, &receive_error)?;
     check(source, "send", sent, &send_error)?;
     copied.map_err(|error| Failure::failed(format!("{}: {error}", source.shown())))
@@ -86,9 +86,9 @@ impl Errors {
         }))
     }
 
-    fn first_line(self) -> String {
+    fn reason(self) -> String {
         let text = self.0.and_then(|thread| thread.join().ok()).unwrap_or_default();
-        text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().to_owned()
+        reason(&text).unwrap_or_default().to_owned()
     }
 }
 

@@ -4,13 +4,13 @@ use super::{Site, text};
 use std::os::unix::fs::PermissionsExt;
 
 impl Site {
-    /// A program that runs its last argument as ssh does; of a stream to `zfs receive` it passes as many bytes as the file `cut`
+    /// A program that runs its last argument as ssh does, with a warning on its error output; of a stream to `zfs receive` it passes as many bytes as the file `cut`
     /// says, then its connection breaks.
     fn remote(&self) -> String {
         let path = self.path("remote");
         let cut = self.path("cut");
         let script = format!(
-            "#!/bin/sh\nfor last; do :; done\ncase \"$last\" in *receive\\ -s*) if [ -s {0} ]; then head -c $(cat {0}) | sh -c \
+            "#!/bin/sh\nfor last; do :; done\necho \"Warning: Permanently added 'remote' to the list of known hosts.\" >&2\ncase \"$last\" in *receive\\ -s*) if [ -s {0} ]; then head -c $(cat {0}) | sh -c \
              \"$last\"; exit 255; fi;; esac\nexec sh -c \"$last\"\n",
             cut.display()
         );
