@@ -185,7 +185,8 @@ fn cdb_target(data: &[u8]) {
     unit.attach(&nexus, 16 << 10);
     unit.take_attention(1, 16 << 10);
     let open = OpenUnit { unit, device, write_cache: true };
-    let rq = Request::new(weir_machine::Client::unaccounted(Protocol::Iscsi, "fuzz"), weir_machine::Operation::Unknown);
+    let rq =
+        Request::new(&weir_machine::Client::unaccounted(Protocol::Iscsi, "fuzz"), weir_machine::Operation::Unknown);
     let announced_bytes = command.data_out_bytes().min(data.len() as u64) as u32;
     let around = Alone(open.clone());
     let context = Context { open: &open, nexus: &nexus, rq: &rq, cdb, announced_bytes, around: &around };

@@ -22,20 +22,20 @@ mod shard;
 mod tests;
 mod totals;
 
-pub use client::{Client, Origin};
+pub use client::{Client, Origin, RequestClient};
 pub use device_bytes::{Content, DeviceBytes, Redundancy, Shares, WriteCost};
 pub use totals::{LATENCY_CLASSES, RequestTotals};
 
 use crate::lock::{Mutex, order};
-use crate::request::{IS_ACCOUNTED, Operation, Protocol, Request, Source, Stage};
+use crate::request::{ANSWERED, IS_ACCOUNTED, Operation, Protocol, Request};
 use crate::time::{Clock, Nanos};
-use client::ClientIdentity;
 use device_bytes::DeviceRegisters;
 use rows::{Owner, Rows};
 use shard::{SHARDS, Shard};
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use totals::OperationRegisters;
 
 /// Maximum number of clients with an origin of their own.
@@ -161,7 +161,7 @@ impl Accounts {
     /// A request of `client` that begins now.
     #[inline]
     pub fn begin(&self, client: &Client, operation: Operation) -> Request {
-        Request::new_at(client.clone(), operation, self.now())
+        Request::new_at(client, operation, self.now())
     }
 
     /// The client of a protocol with this address or user. The same name gives the same client.
@@ -173,20 +173,21 @@ impl Accounts {
         // Clients beyond the capacity of the table have no totals of their own.
         let is_full = clients.len() >= MAX_CLIENTS;
         let origin = if is_full { Origin::OTHER } else { Origin(clients.len() as u32 + Origin::OTHER.0 + 1) };
-        let identity = ClientIdentity::new(origin, protocol, name.to_owned());
-        let client = Client(Some(Arc::new(identity)));
+        let client = Client::new(origin, protocol, name.to_owned());
         if !is_full {
             clients.push(client.clone());
         }
         client
     }
 
-    /// Records a request that ends now.
-    pub fn record(&self, request: &Request) {
-        request.end();
-        if !IS_ACCOUNTED {
-            return;
+    /// Records a request that ends now, and drops it if it is given by value: until then, it counts as in progress.
+    pub fn record(&self, request: impl Borrow<Request>) {
+        if IS_ACCOUNTED {
+            self.record_totals(request.borrow());
         }
+    }
+
+    fn record_totals(&self, request: &Request) {
         let shard = Shard::of_thread();
         let add = |register: &AtomicU64, n: u64| shard.add(register, n);
         let Some(RequestRegisters { operations, rows }) = self.shards.get(shard.number()) else { return };
@@ -194,19 +195,11 @@ impl Accounts {
             .get_or_init(|| (0..Operation::SLOTS).map(|_| OperationRegisters::default()).collect());
         let Some(registers) = registers.get(request.operation.slot()) else { return };
         let mut answered = 0;
-        for source in Source::ALL {
-            let bytes = request.answered_bytes(source);
-            answered += bytes;
-            add(&registers.answered_bytes[source as usize], bytes);
-            add(&registers.support_bytes[source as usize], request.support_bytes(source));
-        }
-        // What the ARC answers at once has waited in no stage.
-        if request.has_waited() {
-            Stage::ALL.into_iter().for_each(|stage| add(&registers.stage_ns[stage as usize], request.stage_ns(stage)));
-            add(&registers.device_ops, request.device_ops());
+        for (slot, sum) in request.used() {
+            answered += if ANSWERED.contains(&slot) { sum } else { 0 };
+            add(&registers.slots[slot], sum);
         }
         add(&registers.requests, 1);
-        add(&registers.written_bytes, request.written_bytes());
         let latency_ns = self.now().ns_since(request.begun);
         let class = (latency_ns.max(1).ilog2() as usize).min(LATENCY_CLASSES - 1);
         add(&registers.latency[class], 1);

@@ -36,7 +36,7 @@ pub mod state_file;
 pub mod tasks;
 pub mod time;
 
-pub use accounts::{Accounts, Client, Origin, RequestTotals};
+pub use accounts::{Accounts, Client, Origin, RequestClient, RequestTotals};
 pub use buf::{Buf, BufPool};
 pub use byte_semaphore::{BytePermit, ByteSemaphore, compact};
 pub use compute::{Compute, ComputeLost};

@@ -16,12 +16,13 @@
 //! a request, on one thread at a time, so the slots need no locked addition; debug builds check that no addition is lost.
 //! Compiled with `--cfg weir_no_accounting`, the slots stay zero; `cargo xtask bench accounting` compares the two.
 
-use crate::accounts::{Client, Origin};
+use crate::accounts::{Client, Origin, RequestClient};
 use crate::invariant;
 use crate::time::{Clock, Nanos};
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::Poll;
 
 /// Whether requests are accounted. `--cfg weir_no_accounting` turns it off, to measure its cost.
@@ -303,7 +304,7 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Request {
     /// The client.
-    pub client: Client,
+    pub client: RequestClient,
     /// Whether another request of the client was in progress when this one began.
     pub is_overlapping: bool,
     /// User ID of the caller, if the protocol has one.
@@ -317,23 +318,20 @@ pub struct Request {
     /// Time at which the request began.
     pub begun: Nanos,
     target: [AtomicU64; 4],
-    answered_bytes: [AtomicU64; Source::ALL.len()],
-    support_bytes: [AtomicU64; Source::ALL.len()],
-    written_bytes: AtomicU64,
-    stage_ns: [AtomicU64; Stage::ALL.len()],
-    device_ops: AtomicU64,
-    /// Whether the request was counted as ended by its client.
-    is_ended: AtomicBool,
+    slots: [AtomicU64; SLOTS],
+    /// Bit n is set once slot n was added to: most slots of a request stay zero.
+    used: AtomicU32,
 }
 
-impl Drop for Request {
-    /// A request that is dropped before it is recorded is in progress no longer.
-    fn drop(&mut self) {
-        if !std::mem::replace(self.is_ended.get_mut(), true) {
-            self.client.end_request();
-        }
-    }
-}
+/// The slots of a request: bytes answered and support bytes by source, time by stage, bytes written, device operations.
+pub(crate) const ANSWERED: Range<usize> = 0..Source::ALL.len();
+pub(crate) const SUPPORT: Range<usize> = ANSWERED.end..ANSWERED.end + Source::ALL.len();
+pub(crate) const STAGES: Range<usize> = SUPPORT.end..SUPPORT.end + Stage::ALL.len();
+pub(crate) const WRITTEN: usize = STAGES.end;
+pub(crate) const DEVICE_OPS: usize = WRITTEN + 1;
+/// Number of slots.
+pub(crate) const SLOTS: usize = DEVICE_OPS + 1;
+const _: () = assert!(SLOTS <= u32::BITS as usize);
 
 impl Default for Request {
     fn default() -> Self {
@@ -343,14 +341,14 @@ impl Default for Request {
 
 impl Request {
     /// A new request of `client`.
-    pub fn new(client: Client, operation: Operation) -> Self {
+    pub fn new(client: &Client, operation: Operation) -> Self {
         Request::new_at(client, operation, Nanos::default())
     }
 
     /// A new request of `client` that began at `begun`.
     #[inline(always)]
-    pub(crate) fn new_at(client: Client, operation: Operation, begun: Nanos) -> Self {
-        let is_overlapping = client.begin_request();
+    pub(crate) fn new_at(client: &Client, operation: Operation, begun: Nanos) -> Self {
+        let (client, is_overlapping) = client.begin_request();
         let zeros = || AtomicU64::new(0);
         Request {
             client,
@@ -361,18 +359,14 @@ impl Request {
             here: false,
             begun,
             target: std::array::from_fn(|_| zeros()),
-            answered_bytes: std::array::from_fn(|_| zeros()),
-            support_bytes: std::array::from_fn(|_| zeros()),
-            written_bytes: zeros(),
-            stage_ns: std::array::from_fn(|_| zeros()),
-            device_ops: zeros(),
-            is_ended: AtomicBool::new(false),
+            slots: std::array::from_fn(|_| zeros()),
+            used: AtomicU32::new(0),
         }
     }
 
     /// A context for internal work.
     pub fn internal(name: &'static str) -> Self {
-        Request::new(Client::INTERNAL, Operation::Internal(name))
+        Request::new(&Client::INTERNAL, Operation::Internal(name))
     }
 
     /// Sets the priority.
@@ -391,14 +385,6 @@ impl Request {
     pub fn with_here(mut self, here: bool) -> Self {
         self.here = here;
         self
-    }
-
-    /// Counts the request as ended by its client, once. The server that answers the request ends it; no other thread does.
-    pub(crate) fn end(&self) {
-        if !self.is_ended.load(Ordering::Relaxed) {
-            self.is_ended.store(true, Ordering::Relaxed);
-            self.client.end_request();
-        }
     }
 
     /// The protocol of the client.
@@ -429,22 +415,22 @@ impl Request {
 
     /// Records `bytes` of the answer, from `source`.
     pub fn answer(&self, source: Source, bytes: u64) {
-        add(&self.answered_bytes[source as usize], bytes);
+        self.add(ANSWERED.start + source as usize, bytes);
     }
 
     /// Records `bytes` that were read from `source` for the request but are not part of its answer.
     pub fn support(&self, source: Source, bytes: u64) {
-        add(&self.support_bytes[source as usize], bytes);
+        self.add(SUPPORT.start + source as usize, bytes);
     }
 
     /// Records `bytes` that the request wrote, before compression and redundancy.
     pub fn wrote(&self, bytes: u64) {
-        add(&self.written_bytes, bytes);
+        self.add(WRITTEN, bytes);
     }
 
     /// Records time spent in a stage, in nanoseconds.
     pub fn spent(&self, stage: Stage, ns: u64) {
-        add(&self.stage_ns[stage as usize], ns);
+        self.add(STAGES.start + stage as usize, ns);
     }
 
     /// Waits for `work`, and records the time in `stage`. Work that need not wait costs no time stamp.
@@ -492,19 +478,19 @@ impl Request {
     /// the queue.
     pub fn record_device(&self, ns: u64, queued_ns: u64) {
         debug_assert!(queued_ns <= ns, "in the queue for {queued_ns} of {ns} ns");
-        add(&self.device_ops, 1);
+        self.add(DEVICE_OPS, 1);
         self.spent(Stage::Queue, queued_ns);
         self.spent(Stage::Device, ns.saturating_sub(queued_ns));
     }
 
     /// Bytes of the answer from `source` so far.
     pub fn answered_bytes(&self, source: Source) -> u64 {
-        self.answered_bytes[source as usize].load(Ordering::Relaxed)
+        self.slot(ANSWERED.start + source as usize)
     }
 
     /// Bytes from `source` so far that are not part of the answer.
     pub fn support_bytes(&self, source: Source) -> u64 {
-        self.support_bytes[source as usize].load(Ordering::Relaxed)
+        self.slot(SUPPORT.start + source as usize)
     }
 
     /// Bytes from `source` so far, answered or not.
@@ -514,38 +500,49 @@ impl Request {
 
     /// Bytes written so far.
     pub fn written_bytes(&self) -> u64 {
-        self.written_bytes.load(Ordering::Relaxed)
+        self.slot(WRITTEN)
     }
 
     /// Nanoseconds spent in a stage so far. Stages of concurrent device operations add up, so the sum may exceed the
     /// duration of the request.
     pub fn stage_ns(&self, stage: Stage) -> u64 {
-        self.stage_ns[stage as usize].load(Ordering::Relaxed)
+        self.slot(STAGES.start + stage as usize)
     }
 
-    /// Whether time in any stage or a device operation was recorded.
-    pub(crate) fn has_waited(&self) -> bool {
-        self.stage_ns.iter().chain([&self.device_ops]).fold(0, |all, slot| all | slot.load(Ordering::Relaxed)) != 0
+    /// The slots that were added to, with their sums.
+    #[inline]
+    pub(crate) fn used(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let mut used = self.used.load(Ordering::Relaxed);
+        std::iter::from_fn(move || {
+            let slot = used.trailing_zeros() as usize;
+            // Removes the lowest bit; there is none after the last slot.
+            used &= used.wrapping_sub(1);
+            self.slots.get(slot).map(|sum| (slot, sum.load(Ordering::Relaxed)))
+        })
+    }
+
+    fn slot(&self, slot: usize) -> u64 {
+        self.slots.get(slot).map_or(0, |sum| sum.load(Ordering::Relaxed))
+    }
+
+    /// Adds to a slot, unless accounting is compiled out.
+    ///
+    /// Only the task that works on the request adds, so a load and a store are enough: a locked addition takes 20 cycles.
+    #[inline]
+    fn add(&self, slot: usize, n: u64) {
+        let Some(sum) = self.slots.get(slot).filter(|_| IS_ACCOUNTED && n != 0) else { return };
+        let before = sum.load(Ordering::Relaxed);
+        if cfg!(debug_assertions) {
+            let now = sum.fetch_add(n, Ordering::Relaxed);
+            invariant!(now == before, "two threads add to one request at once: {now} after {before}");
+        } else {
+            sum.store(before.wrapping_add(n), Ordering::Relaxed);
+        }
+        self.used.store(self.used.load(Ordering::Relaxed) | 1 << slot, Ordering::Relaxed);
     }
 
     /// Number of device operations so far.
     pub fn device_ops(&self) -> u64 {
-        self.device_ops.load(Ordering::Relaxed)
-    }
-}
-
-/// Adds to a slot, unless accounting is compiled out. Most slots of a request stay zero, so zero is not added.
-///
-/// Only the task that works on the request adds, so a load and a store are enough: a locked addition takes 20 cycles.
-#[inline]
-fn add(slot: &AtomicU64, n: u64) {
-    if IS_ACCOUNTED && n != 0 {
-        let before = slot.load(Ordering::Relaxed);
-        if cfg!(debug_assertions) {
-            let now = slot.fetch_add(n, Ordering::Relaxed);
-            invariant!(now == before, "two threads add to one request at once: {now} after {before}");
-        } else {
-            slot.store(before.wrapping_add(n), Ordering::Relaxed);
-        }
+        self.slot(DEVICE_OPS)
     }
 }

@@ -58,7 +58,7 @@ async fn manage(session: &Arc<Running>, request: &Management) -> u8 {
             answer::COMPLETE
         }
         function @ (function::CLEAR_TASK_SET | function::LUN_RESET) => {
-            let rq = Request::new(session.account().client.clone(), Operation::Open);
+            let rq = Request::new(&session.account().client, Operation::Open);
             let opened = match lun {
                 Some(lun) => session.unit(lun, &rq).await,
                 None => Ok(None),

@@ -1,6 +1,7 @@
 //! Totals of requests: the registers of one operation, and their sums.
 
-use crate::request::{Source, Stage};
+use crate::request::{ANSWERED, DEVICE_OPS, SLOTS, STAGES, SUPPORT, Source, Stage, WRITTEN};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Latencies are counted in classes: class n holds those from 2ⁿ to below 2ⁿ⁺¹ nanoseconds.
@@ -9,11 +10,8 @@ pub const LATENCY_CLASSES: usize = 40;
 /// Registers of one operation.
 pub(super) struct OperationRegisters {
     pub(super) requests: AtomicU64,
-    pub(super) answered_bytes: [AtomicU64; Source::ALL.len()],
-    pub(super) support_bytes: [AtomicU64; Source::ALL.len()],
-    pub(super) written_bytes: AtomicU64,
-    pub(super) stage_ns: [AtomicU64; Stage::ALL.len()],
-    pub(super) device_ops: AtomicU64,
+    /// Sums of the requests' slots.
+    pub(super) slots: [AtomicU64; SLOTS],
     pub(super) latency: [AtomicU64; LATENCY_CLASSES],
 }
 
@@ -21,11 +19,7 @@ impl Default for OperationRegisters {
     fn default() -> Self {
         OperationRegisters {
             requests: AtomicU64::default(),
-            answered_bytes: Default::default(),
-            support_bytes: Default::default(),
-            written_bytes: AtomicU64::default(),
-            stage_ns: Default::default(),
-            device_ops: AtomicU64::default(),
+            slots: Default::default(),
             latency: std::array::from_fn(|_| AtomicU64::default()),
         }
     }
@@ -101,12 +95,13 @@ impl RequestTotals {
     pub(super) fn record(&mut self, registers: &OperationRegisters) {
         let get = |register: &AtomicU64| register.load(Ordering::Relaxed);
         let all = |to: &mut [u64], from: &[AtomicU64]| to.iter_mut().zip(from).for_each(|(to, from)| *to += get(from));
+        let of = |slots: Range<usize>| registers.slots.get(slots).unwrap_or_default();
         self.requests += get(&registers.requests);
-        self.written_bytes += get(&registers.written_bytes);
-        self.device_ops += get(&registers.device_ops);
-        all(&mut self.answered_bytes, &registers.answered_bytes);
-        all(&mut self.support_bytes, &registers.support_bytes);
-        all(&mut self.stage_ns, &registers.stage_ns);
+        self.written_bytes += get(&registers.slots[WRITTEN]);
+        self.device_ops += get(&registers.slots[DEVICE_OPS]);
+        all(&mut self.answered_bytes, of(ANSWERED));
+        all(&mut self.support_bytes, of(SUPPORT));
+        all(&mut self.stage_ns, of(STAGES));
         all(&mut self.latency, &registers.latency);
     }
 }
