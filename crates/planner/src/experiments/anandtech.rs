@@ -70,7 +70,7 @@ const LEVEL: Ranks =
     });
 
 const NOTE: &str = "k = 64; LUN of 256 MiB; 10 mirrors of 7k disks over 1 GbE; ARC and L2ARC are one memory of 768 MiB \
-                    (OpenSolaris) or 200 MiB (Nexenta), because the model has no cache device; Promise: 8 mirrored pairs of the same disks \
+                    (OpenSolaris) or 200 MiB (Nexenta), without a cache device; Promise: 8 mirrored pairs of the same disks \
                     without ZFS and without write caches, 100 µs of its one processor for a command; all are ours";
 
 fn disk(cache_mib: u64) -> DriveSpec {
