@@ -30,7 +30,7 @@ const MAX_SECONDS: f64 = 600.0;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir what-if",
-    override_usage = "weir what-if [-j] [-t SECONDS] [--log[=DRIVE]] [--arc [+]SIZE]… [--layout LAYOUT[:WIDTH]]… [--link RATE]… [OPTION]… POOL"
+    override_usage = "weir what-if [-j] [-t SECONDS] [--log[=DRIVE]] [--arc [+]SIZE]… [--l2arc SIZE]… [--layout LAYOUT[:WIDTH]]… [--link RATE]… [OPTION]… POOL"
 )]
 pub struct WhatIfArgs {
     /// A log device: a name of the drives of weir plan
@@ -39,6 +39,9 @@ pub struct WhatIfArgs {
     /// An ARC of this size, or larger by it, such as +64G; may be repeated
     #[arg(long, value_name = "[+]SIZE")]
     arc: Vec<String>,
+    /// A cache device of this size that is full, such as 400G, of the model ssd-enterprise; may be repeated
+    #[arg(long, value_name = "SIZE")]
+    l2arc: Vec<String>,
     /// Another layout of the drives: mirrors, mirror3, raidz1, raidz2 or raidz3, with the drives of a vdev, such as raidz2:6; may be repeated
     #[arg(long, value_name = "LAYOUT[:WIDTH]")]
     layout: Vec<String>,
@@ -78,6 +81,9 @@ impl WhatIfArgs {
         for text in &self.arc {
             changes.push(Change::arc(text).map_err(misused)?);
         }
+        for text in &self.l2arc {
+            changes.push(Change::cache_device(text).map_err(misused)?);
+        }
         for text in &self.layout {
             changes.push(Change::layout(text).map_err(misused)?);
         }
@@ -85,7 +91,7 @@ impl WhatIfArgs {
             changes.push(Change::Link(Change::gbit("link", text).map_err(misused)?));
         }
         if changes.is_empty() {
-            return Err(WhatIfArgs::misused("no change to predict: give --log, --arc, --layout or --link"));
+            return Err(WhatIfArgs::misused("no change to predict: give --log, --arc, --l2arc, --layout or --link"));
         }
         let known = |name: &str| DriveSpec::named(name).is_some();
         if let Some(unknown) = self.log.iter().chain(&self.drive).find(|name| !known(name)) {

@@ -132,13 +132,13 @@ fn s4() -> Result<Finding, SimulationError> {
     Ok(Finding { checks, note, ..Finding::default() })
 }
 
+/// Through the network, as all figures of the document: without it, two shelves read twice as fast as the document's server sends.
 fn s5() -> Result<Finding, SimulationError> {
-    let unlimited = |spec: ServerSpec| ServerSpec { link: None, ..spec };
-    let read = run(&unlimited(server(2, true, 0)), &readers())?.read_mb_s;
-    let write = run(&unlimited(server(2, true, 0)), &Workload { operation_bytes: 128 << 10, ..writers() })?.write_mb_s;
+    let read = run(&server(2, true, 0), &readers())?.read_mb_s;
+    let write = run(&server(2, true, 0), &Workload { operation_bytes: 128 << 10, ..writers() })?.write_mb_s;
     Ok(Finding {
         checks: vec![Check::figure("writes over reads", 461.0 / 924.0, write / read)],
-        note: format!("{NOTE}, which is not in the way here: reads {read:.0} MB/s, writes {write:.0} MB/s"),
+        note: format!("{NOTE}: reads {read:.0} MB/s, which is the link's rate, writes {write:.0} MB/s"),
         ..Finding::default()
     })
 }

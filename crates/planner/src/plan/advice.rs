@@ -1,7 +1,7 @@
 //! Advice: sentences with their reason, and where a simulation can tell, with its figures.
 
 use super::capacity::Capacity;
-use super::description::Description;
+use super::description::{CACHE_DRIVE, Description};
 use super::load::{Prediction, predict};
 use super::risk::Risk;
 use super::{PlanError, count};
@@ -22,6 +22,7 @@ pub(super) fn share(limit: Limit, busy: &Busy) -> f64 {
     match limit {
         Limit::Disks => busy.disks,
         Limit::LogDevice => busy.log,
+        Limit::CacheDevice => busy.cache,
         Limit::Processors => busy.processors,
         Limit::ServerLink => busy.link_to_server.max(busy.link_to_clients),
         Limit::ClientLink => busy.client_link,
@@ -136,11 +137,14 @@ fn memory(
         gb(arc),
         gb(files)
     ));
-    if description.order()? == Order::Random {
-        out.push(
-            "Cache device: it would hold blocks that the ARC does not. The model has none, so its gain is not predicted."
-                .to_owned(),
-        );
+    if description.order()? == Order::Random && description.pool.cache_gb.is_none() {
+        let mut changed = description.clone();
+        let cache_gb = (files as f64 / 1e9).max(0.1);
+        changed.pool.cache_gb = Some(cache_gb);
+        out.push(format!(
+            "Cache device: it holds blocks that the ARC does not. One of {cache_gb:.1} GB ({CACHE_DRIVE}), once it is full{}.",
+            simulated(changed)?
+        ));
     }
     Ok(())
 }

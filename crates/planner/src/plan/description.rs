@@ -5,7 +5,7 @@ use super::prices::Prices;
 use crate::hardware::drive::DriveSpec;
 use crate::hardware::link::LinkSpec;
 use crate::hardware::processors::Costs;
-use crate::simulate::server::{PoolSpec, SyncProperty, VdevLayout};
+use crate::simulate::server::{CacheDeviceSpec, PoolSpec, SyncProperty, VdevLayout};
 use crate::simulate::workload::Order;
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +78,10 @@ pub struct PoolSection {
     pub vdevs: usize,
     /// Log device: a name or a table, as `drive`.
     pub log: Option<toml::Value>,
+    /// Size of the cache device (L2ARC) in GB; none: no cache device.
+    pub cache_gb: Option<f64>,
+    /// Cache device: a name or a table, as `drive`; otherwise `ssd-enterprise`.
+    pub cache: Option<toml::Value>,
     /// `recordsize` in KiB.
     #[serde(default = "default_record")]
     pub record_kib: f64,
@@ -88,6 +92,9 @@ pub struct PoolSection {
     #[serde(default)]
     pub fill_percent: f64,
 }
+
+/// Model of a cache device that is not named.
+pub(super) const CACHE_DRIVE: &str = "ssd-enterprise";
 
 fn one() -> usize {
     1
@@ -262,6 +269,11 @@ impl Description {
         within("pool.drive_tb", pool.drive_tb, 0.001, 1000.0)?;
         within("pool.vdevs", pool.vdevs as f64, 1.0, 250.0)?;
         within("pool.fill_percent", pool.fill_percent, 0.0, 95.0)?;
+        match pool.cache_gb {
+            Some(cache_gb) => within("pool.cache_gb", cache_gb, 0.1, 1e6)?,
+            None if pool.cache.is_some() => return Err(wrong("pool.cache", "give the size of the device as cache_gb")),
+            None => {}
+        }
         if !(pool.record_kib * 1024.0).fract().eq(&0.0) || !((pool.record_kib * 1024.0) as u64).is_power_of_two() {
             return Err(wrong("pool.record_kib", "a record size is a power of two"));
         }
@@ -338,6 +350,11 @@ impl Description {
         let mut spec = PoolSpec::new(drive_of("pool.drive", &pool.drive)?, layout_of(pool)?, pool.vdevs);
         spec.drive_bytes = (pool.drive_tb * 1e12) as u64 / 4096 * 4096;
         spec.log = pool.log.as_ref().map(|log| drive_of("pool.log", log)).transpose()?;
+        if let Some(cache_gb) = pool.cache_gb {
+            let usual = toml::Value::String(CACHE_DRIVE.to_owned());
+            let drive = drive_of("pool.cache", pool.cache.as_ref().unwrap_or(&usual))?;
+            spec.cache = Some(CacheDeviceSpec { drive, bytes: (cache_gb * 1e9) as u64 });
+        }
         spec.record_bytes = (pool.record_kib * 1024.0) as u64;
         spec.sync = sync;
         spec.fill = pool.fill_percent / 100.0;
@@ -397,6 +414,9 @@ mod tests {
             ("vdevs = 0\n", "pool.vdevs: 0 is not between 1 and 250"),
             ("record_kib = 100\n", "pool.record_kib: a record size is a power of two"),
             ("log = \"floppy\"\n", "pool.log: no drive is named 'floppy'; the names are hdd-7k, "),
+            ("cache = \"nvme\"\n", "pool.cache: give the size of the device as cache_gb"),
+            ("cache_gb = 400\ncache = \"floppy\"\n", "pool.cache: no drive is named 'floppy'"),
+            ("cache_gb = 0.01\n", "pool.cache_gb: 0.01 is not between 0.1 and 1000000"),
             ("log = { kind = \"flash\", read_mb_s = 1.0 }\n", "pool.log: missing field"),
             ("sync = \"maybe\"\n", "pool.sync: 'maybe' is not standard, always or disabled"),
             ("[workload]\norder = \"zigzag\"\n", "'zigzag' is neither sequential nor random"),

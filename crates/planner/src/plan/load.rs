@@ -15,6 +15,8 @@ use serde::Serialize;
 const MIB: u64 = 1 << 20;
 /// Bytes of the ARC in a simulation, at most and at least.
 const ARC_BYTES: (u64, u64) = (256 * MIB, 16 * MIB);
+/// Bytes of the cache device in a simulation at least: labels and a ring.
+const CACHE_BYTES: u64 = 32 * MIB;
 /// Bytes of dirty data in a simulation at most.
 const DIRTY_BYTES: u64 = 256 * MIB;
 /// Bytes of all files of a simulation at most.
@@ -95,7 +97,7 @@ fn scale(arc_bytes: u64, files_bytes: u64, load: &Workload, pool: &PoolSpec) -> 
 /// [`PlanError::Value`].
 pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Workload, u64), PlanError> {
     let section = &description.workload;
-    let pool = description.pool_spec()?;
+    let mut pool = description.pool_spec()?;
     let operation_bytes = (section.operation_kib * 1024.0) as u64;
     let mut load = Workload {
         clients: section.clients,
@@ -117,6 +119,9 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
     let useful = useful_arc_bytes(arc_bytes, load.working_set_bytes());
     let least = load.file_bytes.min(operation_bytes * OPERATIONS_OF_A_FILE);
     load.file_bytes = (load.file_bytes / scale).max(least) / operation_bytes * operation_bytes;
+    if let Some(cache) = &mut pool.cache {
+        cache.bytes = (cache.bytes / scale).max(CACHE_BYTES);
+    }
     let server = ServerSpec {
         pool,
         arc_bytes: (useful / scale).clamp(ARC_BYTES.1, ARC_BYTES.0),
@@ -170,6 +175,15 @@ mod tests {
         let wanted = 32e9 / (100_000.0 * 1048576.0);
         assert!((ratio / wanted - 1.0).abs() < 0.01, "{ratio} {wanted} {scale}");
         assert!(server.arc_bytes <= ARC_BYTES.0 && load.working_set_bytes() <= FILES_BYTES, "{server:?} {load:?}");
+    }
+
+    #[test]
+    fn a_cache_device_is_divided_as_the_files() {
+        let pool = "[pool]\ndrive = \"hdd-7k\"\ndrive_tb = 1\nlayout = \"mirror\"\ncache_gb = 8\n";
+        let load = "[workload]\nfile_mib = 4000\norder = \"random\"";
+        let description = Description::parse(&format!("{pool}{load}")).unwrap();
+        let (server, _, scale) = specs(&description, 0.2).unwrap();
+        assert_eq!((server.pool.cache.unwrap().bytes, scale > 1), (8_000_000_000 / scale, true));
     }
 
     #[test]

@@ -54,8 +54,9 @@ pub(super) fn pool_words(description: &Description, pool: &PoolSpec) -> String {
     let section = &description.pool;
     let drive = section.drive.as_str().unwrap_or("drive");
     let log = if pool.log.is_some() { " and a log device" } else { "" };
+    let cache = section.cache_gb.map_or(String::new(), |gb| format!(" and a cache device of {gb:.0} GB"));
     format!(
-        "{} × {} of {} × {} of {} TB{log}",
+        "{} × {} of {} × {} of {} TB{log}{cache}",
         pool.vdevs,
         section.layout,
         pool.layout.disks(),
@@ -108,6 +109,12 @@ fn load(plan: &Plan, line: &mut dyn FnMut(String)) {
     ));
     if outcome.read_mb_s > 0.0 {
         line(format!("  from ARC    {:.0} % of the bytes read", outcome.arc_share() * 100.0));
+        if outcome.l2arc_share() > 0.0 || busy.cache > 0.0 {
+            let [share, busy] = [outcome.l2arc_share(), busy.cache].map(|share| share * 100.0);
+            line(format!(
+                "  from L2ARC  {share:.0} % of the bytes read; the cache device is at work {busy:.0} % of the time"
+            ));
+        }
     }
     let [arc, dirty, files] = prediction.simulated_bytes.map(mib);
     let scale = match prediction.scale {
@@ -244,6 +251,7 @@ pub(super) fn limit_word(limit: crate::simulate::outcome::Limit) -> &'static str
     match limit {
         Limit::Disks => "disks",
         Limit::LogDevice => "log device",
+        Limit::CacheDevice => "cache device",
         Limit::Processors => "processors",
         Limit::ServerLink => "server's link",
         Limit::ClientLink => "clients' links",

@@ -10,6 +10,7 @@
 
 mod array;
 pub mod outcome;
+mod prepare;
 pub mod server;
 pub mod workload;
 
@@ -20,14 +21,13 @@ use array::Array;
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
 use outcome::{Outcome, Totals};
-use server::{POOL, Server, ServerSpec};
+use prepare::{fill, fill_cache_device, make_target, open_target, overwrite, read_all};
+use server::{Server, ServerSpec};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thiserror::Error;
-use weir_dsl::sync_tasks::{Kind, NewDataset, VolumeSpec};
-use weir_engine::Engine;
-use weir_files::{Cred, FileError, FileSystem, New, NewKind, WriteAt};
+use weir_files::{Cred, FileError, FileSystem, WriteAt};
 use weir_format::ObjectId;
 use weir_machine::Source;
 use weir_machine::{Clock, Request};
@@ -222,6 +222,7 @@ struct Instant {
     disks: Counters,
     longest_disk_ns: u64,
     log_ns: u64,
+    cache_ns: u64,
     processors_ns: u64,
     wire_bytes: [u64; 2],
     wire_ns: [u64; 2],
@@ -237,6 +238,7 @@ impl Instant {
             disks,
             longest_disk_ns,
             log_ns: shared.server.log.as_ref().map_or(0, |log| log.counters().busy_ns),
+            cache_ns: shared.server.cache.as_ref().map_or(0, |cache| cache.counters().busy_ns),
             processors_ns: lock(&shared.server.work.processors).busy_ns(),
             wire_bytes: link.as_ref().map_or([0; 2], Link::wire_bytes),
             wire_ns: link.as_ref().map_or([0; 2], Link::busy_ns),
@@ -322,6 +324,9 @@ async fn run(server: Arc<Server>, workload: Workload, mut rng: Rng) -> Result<Ou
         engine = server.reopen(engine).await?;
         target = open_target(&engine, &rq, &workload).await?;
         if workload.warm {
+            if server.spec.pool.cache.is_some() {
+                fill_cache_device(&server, &engine, &target, &workload).await?;
+            }
             read_all(&target, &workload, server.spec.pool.record_bytes).await?;
         }
     }
@@ -383,12 +388,15 @@ async fn measure(
     let ns = seconds * 1e9;
     let share = |before: u64, after: u64| (after - before) as f64 / ns;
     let processors = shared.server.spec.processors.max(1) as f64;
-    let disks = (shared.server.disks.count() - usize::from(shared.server.log.is_some())) as f64;
+    let others = usize::from(shared.server.log.is_some()) + usize::from(shared.server.cache.is_some());
+    let disks = (shared.server.disks.count() - others) as f64;
     let log_share = share(before.log_ns, after.log_ns);
+    let cache_share = share(before.cache_ns, after.cache_ns);
     let busy = outcome::Busy {
-        disks: (share(before.disks.busy_ns, after.disks.busy_ns) - log_share) / disks,
+        disks: (share(before.disks.busy_ns, after.disks.busy_ns) - log_share - cache_share) / disks,
         busiest_disk: share(before.longest_disk_ns, after.longest_disk_ns),
         log: log_share,
+        cache: cache_share,
         processors: share(before.processors_ns, after.processors_ns) / processors,
         link_to_server: share(before.wire_ns[0], after.wire_ns[0]),
         link_to_clients: share(before.wire_ns[1], after.wire_ns[1]),
@@ -403,104 +411,6 @@ async fn measure(
         wire_bytes: std::array::from_fn(|way| after.wire_bytes[way] - before.wire_bytes[way]),
     };
     Ok(Outcome::new(seconds, totals, busy, device, &points))
-}
-
-async fn make_target(
-    engine: &Arc<Engine>,
-    rq: &Request,
-    spec: &ServerSpec,
-    workload: &Workload,
-) -> Result<Target, SimulationError> {
-    if workload.volume {
-        let each = workload.file_bytes.next_multiple_of(spec.pool.record_bytes);
-        let size_bytes = each * (workload.clients * workload.threads) as u64;
-        let volume = VolumeSpec { size_bytes, block_bytes: spec.pool.record_bytes.min(128 << 10) as u32 };
-        let name = format!("{POOL}/lun");
-        engine.create_dataset(NewDataset { name, kind: Kind::Volume(volume), properties: Vec::new() }).await?;
-    } else {
-        let files = engine.file_system(rq, POOL).await?;
-        for file in 0..workload.clients * workload.threads {
-            let new = New::of(NewKind::Regular, 0o644);
-            files.names().create(rq, &Cred::root(), files.root(), file_name(file).as_bytes(), &new).await?;
-        }
-    }
-    open_target(engine, rq, workload).await
-}
-
-fn file_name(file: usize) -> String {
-    format!("file{file:05}")
-}
-
-async fn open_target(engine: &Arc<Engine>, rq: &Request, workload: &Workload) -> Result<Target, SimulationError> {
-    let count = workload.clients * workload.threads;
-    if workload.volume {
-        let volume = engine.volume(rq, &format!("{POOL}/lun")).await?;
-        let each = volume.size_bytes() / count as u64;
-        return Ok(Target::Volume(volume, each));
-    }
-    let files = engine.file_system(rq, POOL).await?;
-    let mut objects = Vec::new();
-    for file in 0..count {
-        objects.push(files.directories().lookup(rq, files.root(), file_name(file).as_bytes()).await?);
-    }
-    Ok(Target::Files(files, objects))
-}
-
-/// Writes all files from the beginning to the end, some at a time, without links.
-async fn fill(target: &Target, workload: &Workload, spec: &ServerSpec, payload: &Bytes) -> Result<(), SimulationError> {
-    let piece = spec.pool.record_bytes.max(128 << 10).min(workload.file_bytes);
-    let rq = Request::internal("fill");
-    let one = async |file: usize| {
-        for (n, offset) in (0..workload.file_bytes).step_by(piece as usize).enumerate() {
-            let len = piece.min(workload.file_bytes - offset) as usize;
-            let from = (n * 37 + file * 11) % ((PAYLOAD_BYTES - len) / 4096 + 1) * 4096;
-            // The measurement numbers its writes upwards from 0; the preparation numbers its own downwards from the highest
-            // number, so that no number is used twice.
-            let number = (1 << 47) - ((file as u64) << 24) - n as u64;
-            let data = payload_slice(payload, from..from + len, spec, number);
-            target.write(&rq, file, offset, data, false).await?;
-        }
-        Ok::<_, SimulationError>(())
-    };
-    let files = 0..workload.clients * workload.threads;
-    join_all(files.map(one)).await.into_iter().collect()
-}
-
-/// Overwrites records of all files in random order, one at a time.
-async fn overwrite(
-    target: &Target,
-    workload: &Workload,
-    spec: &ServerSpec,
-    payload: &Bytes,
-    mut rng: Rng,
-) -> Result<(), SimulationError> {
-    let piece = spec.pool.record_bytes.min(workload.file_bytes);
-    let files = (workload.clients * workload.threads) as u64;
-    let records = workload.file_bytes / piece;
-    let rq = Request::internal("overwrite");
-    for n in 0..((files * records) as f64 * workload.overwrites) as u64 {
-        let from = rng.below(((PAYLOAD_BYTES as u64 - piece) / 4096).max(1)) as usize * 4096;
-        // Between the numbers of the preparation, from 2^47 downwards, and those of the measurement, from 0 upwards.
-        let data = payload_slice(payload, from..from + piece as usize, spec, (1 << 45) + n);
-        let file = rng.below(files);
-        let record = rng.below(records);
-        target.write(&rq, file as usize, record * piece, data, false).await?;
-    }
-    Ok(())
-}
-
-/// Reads all files once.
-async fn read_all(target: &Target, workload: &Workload, record_bytes: u64) -> Result<(), SimulationError> {
-    let piece = record_bytes.max(128 << 10).min(workload.file_bytes);
-    let rq = Request::internal("warm");
-    let one = async |file: usize| {
-        for offset in (0..workload.file_bytes).step_by(piece as usize) {
-            target.read(&rq, file, offset, piece.min(workload.file_bytes - offset) as usize).await?;
-        }
-        Ok::<_, SimulationError>(())
-    };
-    let files = 0..workload.clients * workload.threads;
-    join_all(files.map(one)).await.into_iter().collect()
 }
 
 impl Totals {

@@ -33,6 +33,9 @@ pub struct Busy {
     pub busiest_disk: f64,
     /// The log device.
     pub log: f64,
+    /// The cache device (L2ARC).
+    #[serde(default)]
+    pub cache: f64,
     /// Mean of the processors.
     pub processors: f64,
     /// The server's link, towards the server.
@@ -68,6 +71,8 @@ pub enum Limit {
     Disks,
     /// The log device.
     LogDevice,
+    /// The cache device.
+    CacheDevice,
     /// The processors.
     Processors,
     /// The server's link.
@@ -84,6 +89,7 @@ impl Limit {
         match self {
             Limit::Disks => "the data disks",
             Limit::LogDevice => "the log device",
+            Limit::CacheDevice => "the cache device",
             Limit::Processors => "the processors",
             Limit::ServerLink => "the server's network link",
             Limit::ClientLink => "the clients' network links",
@@ -96,6 +102,7 @@ impl Limit {
         match self {
             Limit::Disks => "more vdevs, faster disks, or more memory for reads that repeat",
             Limit::LogDevice => "a faster log device",
+            Limit::CacheDevice => "a faster cache device, or more memory",
             Limit::Processors => "more or faster processors, or cheaper compression and checksums",
             Limit::ServerLink => "a faster link of the server",
             Limit::ClientLink => "faster links of the clients",
@@ -163,10 +170,19 @@ impl Outcome {
 
     /// Share of the bytes read that the ARC gave, from 0 to 1. The rest came from dirty data, holes and devices.
     pub fn arc_share(&self) -> f64 {
-        let of = |name: &str| self.bytes_by_source.get(name).copied().unwrap_or(0);
+        self.share_of(&[Source::ArcDemand, Source::ArcPrefetch])
+    }
+
+    /// Share of the bytes read that a cache device (L2ARC) gave, from 0 to 1.
+    pub fn l2arc_share(&self) -> f64 {
+        self.share_of(&[Source::L2arc])
+    }
+
+    fn share_of(&self, sources: &[Source]) -> f64 {
+        let of = |source: &Source| self.bytes_by_source.get(source.name()).copied().unwrap_or(0);
         let all: u64 = self.bytes_by_source.values().sum();
-        let arc = of(Source::ArcDemand.name()) + of(Source::ArcPrefetch.name());
-        if all == 0 { 0.0 } else { arc as f64 / all as f64 }
+        let some: u64 = sources.iter().map(of).sum();
+        if all == 0 { 0.0 } else { some as f64 / all as f64 }
     }
 }
 
@@ -177,6 +193,7 @@ fn limit(busy: &Busy) -> Limit {
         (Limit::ServerLink, link),
         (Limit::Processors, busy.processors),
         (Limit::LogDevice, busy.log),
+        (Limit::CacheDevice, busy.cache),
         (Limit::Disks, busy.disks),
     ];
     let busiest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));

@@ -93,6 +93,15 @@ pub enum CacheProperty {
     Nothing,
 }
 
+/// A cache device (L2ARC).
+#[derive(Clone, Debug)]
+pub struct CacheDeviceSpec {
+    /// The drive.
+    pub drive: DriveSpec,
+    /// Size of the drive in bytes.
+    pub bytes: u64,
+}
+
 /// A pool and its main dataset.
 #[derive(Clone, Debug)]
 pub struct PoolSpec {
@@ -106,6 +115,8 @@ pub struct PoolSpec {
     pub vdevs: usize,
     /// Log device.
     pub log: Option<DriveSpec>,
+    /// Cache device (L2ARC).
+    pub cache: Option<CacheDeviceSpec>,
     /// `recordsize`, and `volblocksize` of a volume, in bytes.
     pub record_bytes: u64,
     /// `sync`.
@@ -129,6 +140,7 @@ impl PoolSpec {
             layout,
             vdevs,
             log: None,
+            cache: None,
             record_bytes: 128 << 10,
             sync: SyncProperty::Standard,
             primary_cache: CacheProperty::All,
@@ -188,6 +200,8 @@ pub struct Server {
     pub disks: Arc<ModelDisks>,
     /// The log device.
     pub log: Option<Arc<ModelDisk>>,
+    /// The cache device.
+    pub cache: Option<Arc<ModelDisk>>,
     /// The processors.
     pub work: Arc<Work>,
     /// The description from which the server was made.
@@ -222,10 +236,14 @@ impl Server {
         if let Some(log) = &log {
             disks.add(log_path(), log.clone());
         }
+        let cache = spec.pool.cache.as_ref().map(|cache| drive(&cache.drive, cache.bytes / 4096 * 4096, 0.0, 0.0));
+        if let Some(cache) = &cache {
+            disks.add(cache_path(), cache.clone());
+        }
         // Work on the engine's own threads takes no virtual time: it is charged where bytes reach or leave a device.
         let compute = Compute::new(Arc::new(AtOnce));
         let machine = Machine { disks: disks.clone(), compute, ..world.machine() };
-        Server { world, machine, disks, log, work, spec }
+        Server { world, machine, disks, log, cache, work, spec }
     }
 
     fn create_options(&self) -> CreateOptions {
@@ -243,6 +261,9 @@ impl Server {
             tops.push(NewTopLevelVdev { class: Class::Log, layout: Layout::Single, leaves: vec![leaf(log_path())] });
         }
         let mut options = CreateOptions::new(POOL, tops);
+        if pool.cache.is_some() {
+            options.caches = vec![leaf(cache_path())];
+        }
         options.ashift = Some(12);
         options.arc_bytes = self.spec.arc_bytes;
         options.dirty.max_bytes = self.spec.dirty_bytes;
@@ -297,6 +318,10 @@ pub(crate) fn disk_path(at: usize) -> PathBuf {
 
 fn log_path() -> PathBuf {
     format!("{FOLDER}/log").into()
+}
+
+fn cache_path() -> PathBuf {
+    format!("{FOLDER}/cache").into()
 }
 
 /// Does work at once, on the only thread of the simulation.

@@ -256,6 +256,8 @@ fn pool(running: &Running, drive: String) -> PoolSection {
         width: (width > 1).then_some(width),
         vdevs: running.vdevs,
         log: running.has_log.then(|| toml::Value::String("log-device".to_owned())),
+        cache_gb: None,
+        cache: None,
         record_kib: running.record_bytes.next_power_of_two().clamp(512, 16 << 20) as f64 / 1024.0,
         sync: "standard".to_owned(),
         fill_percent: 0.0,

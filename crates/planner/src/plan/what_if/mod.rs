@@ -38,6 +38,8 @@ pub enum Change {
         /// Added to what there is.
         more: bool,
     },
+    /// A cache device (L2ARC) of this size in bytes that is full, of the model that a description has without a name.
+    CacheDevice(u64),
     /// Another layout of the present drives; a RAID-Z vdev without a width has all of them.
     Layout {
         /// As in a description, without the width.
@@ -60,20 +62,33 @@ impl Change {
     /// [`PlanError::Value`].
     pub fn arc(text: &str) -> Result<Change, PlanError> {
         let refuse = || wrong("arc", format!("'{text}' is not a size such as +64G or 128G"));
-        let size = text.strip_prefix('+').unwrap_or(text);
+        let bytes = Change::size(text.strip_prefix('+').unwrap_or(text)).ok_or_else(refuse)?;
+        Ok(Change::Arc { bytes, more: text.starts_with('+') })
+    }
+
+    /// Reads `400G`, the size of a cache device of at least 100 MB.
+    ///
+    /// # Errors
+    /// [`PlanError::Value`].
+    pub fn cache_device(text: &str) -> Result<Change, PlanError> {
+        let refuse = || wrong("l2arc", format!("'{text}' is not a size such as 400G, of at least 100 MB"));
+        let bytes = Change::size(text).filter(|bytes| *bytes >= 100_000_000).ok_or_else(refuse)?;
+        Ok(Change::CacheDevice(bytes))
+    }
+
+    /// Bytes of `64G`, from a MiB on.
+    fn size(size: &str) -> Option<u64> {
         let digits = size.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = match size.get(digits.len()..).unwrap_or_default() {
             "M" | "MiB" => 1u64 << 20,
             "G" | "GiB" => 1 << 30,
             "T" | "TiB" => 1 << 40,
-            _ => return Err(refuse()),
+            _ => return None,
         };
-        let number: f64 = digits.parse().map_err(|_| refuse())?;
+        // A number may have a sign, and a size may not.
+        let number: f64 = digits.parse().ok().filter(|_| digits.starts_with(|c: char| c.is_ascii_digit()))?;
         let bytes = number * unit as f64;
-        if !(1048576.0..=1e15).contains(&bytes) {
-            return Err(refuse());
-        }
-        Ok(Change::Arc { bytes: bytes as u64, more: text.starts_with('+') })
+        (1048576.0..=1e15).contains(&bytes).then_some(bytes as u64)
     }
 
     /// Reads `mirrors`, `mirror3`, `raidz2` or `raidz2:6`.
@@ -111,6 +126,7 @@ impl Change {
             Change::Arc { bytes, more } => {
                 format!("--arc {}{:.1}G", if *more { "+" } else { "" }, *bytes as f64 / (1u64 << 30) as f64)
             }
+            Change::CacheDevice(bytes) => format!("--l2arc {:.1}G", *bytes as f64 / (1u64 << 30) as f64),
             Change::Layout { layout, width: None } => format!("--layout {layout}"),
             Change::Layout { layout, width: Some(width) } => format!("--layout {layout}:{width}"),
             Change::Link(gbit) => format!("--link {gbit}GbE"),
@@ -131,6 +147,7 @@ impl Change {
                 changed.server.arc_gb = Some(arc_gb);
                 changed.server.memory_gb = changed.server.memory_gb.max(arc_gb);
             }
+            Change::CacheDevice(bytes) => changed.pool.cache_gb = Some(*bytes as f64 / 1e9),
             Change::Layout { layout, width } => {
                 let drives = running.vdevs * running.layout.disks();
                 let own = if layout.starts_with("raidz") { Some(drives) } else { None };
@@ -403,8 +420,16 @@ mod tests {
     #[test]
     fn options_are_read_and_wrong_ones_are_refused() {
         assert_eq!(Change::arc("+64G").unwrap(), Change::Arc { bytes: 64 << 30, more: true });
+        assert_eq!(Change::cache_device("400G").unwrap(), Change::CacheDevice(400 << 30));
+        assert_eq!(Change::CacheDevice(400 << 30).words(), "--l2arc 400.0G");
+        for wrong in ["50M", "+400G", "400", "", "NaNG"] {
+            assert!(matches!(Change::cache_device(wrong), Err(PlanError::Value { .. })), "{wrong}");
+        }
+        let with =
+            Change::CacheDevice(400 << 30).applied(&base(&running(), &sync_writes()).unwrap().description, &running());
+        assert!(with.unwrap().pool_spec().unwrap().cache.is_some_and(|cache| cache.bytes.abs_diff(400 << 30) <= 1));
         assert_eq!(Change::arc("512MiB").unwrap(), Change::Arc { bytes: 512 << 20, more: false });
-        assert!(["64", "G", "+-1G", "1P", "nanG", ""].iter().all(|text| Change::arc(text).is_err()));
+        assert!(["64", "G", "+-1G", "++1G", "1P", "nanG", ""].iter().all(|text| Change::arc(text).is_err()));
         for (text, gbit) in [("10GbE", 10.0), ("2.5G", 2.5), ("1", 1.0)] {
             assert_eq!(Change::gbit("link", text).unwrap(), gbit);
         }
