@@ -175,6 +175,11 @@ impl CreateOptions {
         }
     }
 
+    /// The name of the pool until it is closed.
+    pub(crate) fn open_name(&self) -> &str {
+        self.temporary_name.as_deref().unwrap_or(&self.name)
+    }
+
     /// Checks the options that can be checked without opening a device.
     ///
     /// # Errors

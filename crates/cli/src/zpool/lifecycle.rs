@@ -85,8 +85,10 @@ pub struct LabelclearArgs {
 
 /// Bytes of a label; two labels are at the start of a device and two at its end.
 const LABEL_BYTES: u64 = 256 << 10;
-/// Bytes of a label before its configuration: space for a boot block and the boot environment.
-const LABEL_PADS_BYTES: u64 = 16 << 10;
+/// Bytes of a label before what the pool writes: space for a boot block.
+const LABEL_PAD_BYTES: u64 = 8 << 10;
+/// Start of a label's configuration, which the boot environment precedes.
+const LABEL_CONFIG_START: usize = 16 << 10;
 /// End of a label's configuration, which its checksum follows, in bytes from its start.
 const LABEL_CONFIG_END: usize = (128 << 10) - 40;
 /// First byte after the two labels at the start of a device and the boot block, where the log of a cache device begins.
@@ -190,7 +192,8 @@ pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
 }
 
 /// Overwrites the labels that can be read, and the header of the log of a cache device, which would otherwise be found again.
-/// The first [`LABEL_PADS_BYTES`] of a label are not of the pool, and stay (OpenZFS `zpool_clear_label`).
+/// The first [`LABEL_PAD_BYTES`] of a label are not of the pool, and stay. OpenZFS's `zpool_clear_label` leaves the boot
+/// environment, too, of which a file is not free then.
 fn clear(path: &Path) -> std::io::Result<()> {
     let mut file = std::fs::File::options().read(true).write(true).open(path)?;
     let size = file.seek(SeekFrom::End(0))? / LABEL_BYTES * LABEL_BYTES;
@@ -204,8 +207,8 @@ fn clear(path: &Path) -> std::io::Result<()> {
         file.read_exact(&mut bytes)?;
         let Some(state) = state_of_label(&bytes) else { continue };
         is_cache |= state == state::L2CACHE;
-        file.seek(SeekFrom::Start(place + LABEL_PADS_BYTES))?;
-        file.write_all(&vec![0; (LABEL_BYTES - LABEL_PADS_BYTES) as usize])?;
+        file.seek(SeekFrom::Start(place + LABEL_PAD_BYTES))?;
+        file.write_all(&vec![0; (LABEL_BYTES - LABEL_PAD_BYTES) as usize])?;
         cleared += 1;
     }
     if cleared == 0 {
@@ -221,7 +224,7 @@ fn clear(path: &Path) -> std::io::Result<()> {
 
 /// The state of a pool or device in a label's configuration; `None` if it is no label.
 fn state_of_label(bytes: &[u8]) -> Option<u64> {
-    let config = NvList::decode(bytes.get(LABEL_PADS_BYTES as usize..LABEL_CONFIG_END)?).ok()?;
+    let config = NvList::decode(bytes.get(LABEL_CONFIG_START..LABEL_CONFIG_END)?).ok()?;
     config.get_u64("guid").filter(|guid| *guid != 0)?;
     config.get_u64("state").filter(|state| *state <= state::L2CACHE)
 }

@@ -44,8 +44,9 @@ fn a_temporary_name_is_not_written_to_the_pool() {
     site.ok("zpool set comment=changed tried");
     site.ok("zpool sync -f tried");
     assert!(labels("d0").contains("name: 'tank'") && !labels("d0").contains("tried"), "{}", labels("d0"));
-    site.ok("zpool create -t other -o comment=new made d1");
+    site.ok("zpool create -t other -o comment=new -O canmount=off made d1");
     assert_eq!(site.ok("zpool get -Ho value comment other"), "new\n");
+    assert_eq!(site.ok("zfs get -Ho value canmount other"), "off\n");
     assert!(site.fails("zpool status made").contains("no such pool"));
     site.ok("zpool export other");
     assert!(labels("d1").contains("name: 'made'") && !labels("d1").contains("other"), "{}", labels("d1"));
