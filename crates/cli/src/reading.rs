@@ -108,7 +108,9 @@ impl<'a> PoolReader<'a> {
     pub fn find(&self, named: &[String]) -> Result<FoundPools, Failure> {
         let open = self.open_pools()?;
         let machine = self.call.machine()?;
-        let assembly = assemble(machine.block_on(scan(machine, &self.search))?);
+        let mut assembly = assemble(machine.block_on(scan(machine, &self.search))?);
+        // An open pool may have a temporary name, and another one in its labels.
+        assembly.pools.retain(|guid, _| !open.iter().any(|pool| pool.guid == *guid));
         let of = |pool: &FoundPool| OpenPool { name: pool.config.name.clone(), guid: pool.config.guid };
         let mut found = FoundPools::default();
         for name in named {

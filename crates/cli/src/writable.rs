@@ -59,6 +59,8 @@ pub struct WriteIntent {
     pub without_logs: bool,
     /// New name of the pool, if it is renamed.
     pub new_name: Option<String>,
+    /// Whether the new name lasts until the pool is closed, and is not written to it.
+    pub is_temporary: bool,
     /// Memory limits; `None` for the limits of a short command.
     pub limits: Option<Limits>,
 }
@@ -212,6 +214,7 @@ impl WritablePool {
         options.force = intent.force;
         options.without_logs = intent.without_logs;
         options.new_name = intent.new_name.clone();
+        options.is_temporary = intent.is_temporary;
         let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", intent.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
         lock_caches(&machine, &engine, &mut locks);

@@ -1,14 +1,17 @@
-//! `weir zstream dump FILE`: shows the records of a send stream of any length. One record is in memory at a time.
+//! `weir zstream dump FILE`: shows the records of a send stream of any length; `redup` converts a deduplicated one. One record is
+//! in memory at a time.
+
+mod redup;
 
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Read;
-use weir_format::NvList;
 use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, StreamDecoder, StreamItem};
+use weir_format::{Endian, NvList};
 use weir_send::RunningFletcher4;
 
-/// Examine send streams.
+/// Examine and convert send streams.
 #[derive(Debug, Parser)]
 #[command(name = "zstream", override_usage = "zstream COMMAND [OPTION]… [FILE]")]
 pub struct ZstreamArgs {
@@ -19,6 +22,7 @@ pub struct ZstreamArgs {
 #[derive(Debug, Subcommand)]
 enum ZstreamCommand {
     Dump(DumpArgs),
+    Redup(redup::RedupArgs),
 }
 
 /// Show the records of a send stream.
@@ -69,9 +73,19 @@ impl<R: Read> Records<R> {
         read.map(drop).map_err(|e| e.to_string())
     }
 
+    /// The byte order of the stream, before its first record is taken.
+    fn endian(&mut self) -> Result<Endian, String> {
+        debug_assert!(!self.begun, "the first record is BEGIN, which says the byte order");
+        self.fill(RECORD_BYTES)?;
+        Record::endian_of_begin(&self.bytes).map_err(|e| e.to_string())
+    }
+
     /// The next record; `None` at the end.
     fn next(&mut self) -> Result<Option<StreamItem<'_>>, String> {
-        self.bytes.clear();
+        // The first record may have been read for the byte order.
+        if self.begun {
+            self.bytes.clear();
+        }
         self.fill(RECORD_BYTES)?;
         if self.bytes.is_empty() && self.begun {
             return Ok(None);
@@ -87,7 +101,10 @@ impl<R: Read> Records<R> {
 
 /// Runs the command.
 pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
-    let ZstreamCommand::Dump(args) = &args.command;
+    let args = match &args.command {
+        ZstreamCommand::Dump(args) => args,
+        ZstreamCommand::Redup(args) => return redup::run(args),
+    };
     let name = args.files.first().map_or("standard input".into(), |file| file.to_string_lossy());
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("{name}: {e}"));
     let input: Box<dyn Read> = match args.files.first() {
@@ -174,7 +191,6 @@ fn begin_text(begin: &Begin, payload: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_format::Endian;
     use weir_format::stream::WriteRecord;
 
     /// Gives a stream's bytes bit by bit.

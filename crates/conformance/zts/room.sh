@@ -23,6 +23,9 @@ mount --bind "$folder/log" "$root/weir-zts/log"
 mount --bind "$suite" "$root/weir-zts/tools"
 mount --bind "$suite/usr/share/zfs" "$root/usr/share/zfs"
 mount -t proc proc "$root/proc"
+# Scripts for `zpool status -c` and `zpool iostat -c`.
+mkdir -p "$root/etc/zfs"
+[ -e "$root/etc/zfs/zpool.d" ] || cp -rL "$suite/usr/lib/zfs-linux/zpool.d" "$root/etc/zfs/zpool.d"
 # Parameters of the kernel module that setups set; they have no effect.
 mount -t tmpfs tmpfs "$root/sys/module"
 mkdir -p "$root/sys/module/zfs/parameters"

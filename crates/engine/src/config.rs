@@ -66,6 +66,8 @@ pub struct Host {
 pub struct Config {
     /// The pool's name.
     pub name: String,
+    /// The name that is written to the pool, if `name` is a temporary one (`zpool import -t`).
+    pub stored_name: Option<String>,
     /// GUID of the pool and of its root vdev.
     pub guid: u64,
     /// Pool state, for example [`state::ACTIVE`].
@@ -99,6 +101,7 @@ impl Config {
     pub fn new(name: &str, guid: u64, host: Host, root: NvList) -> Self {
         Config {
             name: name.to_owned(),
+            stored_name: None,
             guid,
             state: state::ACTIVE,
             version: weir_format::features::VERSION_FEATURES,
@@ -124,6 +127,7 @@ impl Config {
         let kept = |name: &[u8]| name != FEATURES.as_bytes() && !GENERATED.iter().any(|g| g.as_bytes() == name);
         Ok(Config {
             name: config.name.clone(),
+            stored_name: None,
             guid: config.guid,
             state: config.state,
             version: config.version,
@@ -236,7 +240,7 @@ impl Config {
     fn facts(&self, txg: Txg) -> NvList {
         let mut list = NvList::new();
         list.set("version", self.version);
-        list.set("name", self.name.as_str());
+        list.set("name", self.stored_name.as_deref().unwrap_or(&self.name));
         list.set("state", self.state);
         list.set("txg", txg.0);
         list.set("pool_guid", self.guid);

@@ -106,6 +106,8 @@ pub const DEFAULT_FEATURES: [&str; 39] = [
 pub struct CreateOptions {
     /// The pool's name.
     pub name: String,
+    /// The name until the pool is closed, which is not written to it.
+    pub temporary_name: Option<String>,
     /// The top-level vdevs, in the order of their ids.
     pub tops: Vec<NewTopLevelVdev>,
     /// Cache devices.
@@ -153,6 +155,7 @@ impl CreateOptions {
     pub fn new(name: impl Into<String>, tops: Vec<NewTopLevelVdev>) -> Self {
         CreateOptions {
             name: name.into(),
+            temporary_name: None,
             tops,
             caches: Vec::new(),
             spares: Vec::new(),
@@ -172,12 +175,18 @@ impl CreateOptions {
         }
     }
 
+    /// The name of the pool until it is closed.
+    pub(crate) fn open_name(&self) -> &str {
+        self.temporary_name.as_deref().unwrap_or(&self.name)
+    }
+
     /// Checks the options that can be checked without opening a device.
     ///
     /// # Errors
     /// [`PoolError::Refused`] with the reason; [`KeyError`] for invalid encryption options.
     pub fn check(&self) -> Result<(), PoolError> {
         check_pool_name(&self.name)?;
+        self.temporary_name.as_deref().map_or(Ok(()), check_pool_name)?;
         for top in &self.tops {
             top.check()?;
         }
@@ -343,6 +352,9 @@ fn plan(machine: &Machine, options: &CreateOptions, opened: &[Opened]) -> Result
     }
     aux.spares.extend(distributed);
     let mut config = Config::new(&options.name, guid, options.host.clone(), root);
+    if let Some(name) = &options.temporary_name {
+        config.stored_name = Some(std::mem::replace(&mut config.name, name.clone()));
+    }
     config.aux = AuxDevices { spares: aux.spares.clone(), caches: aux.caches.clone() };
     config.comment.clone_from(&options.comment);
     config.compatibility.clone_from(&options.compatibility);

@@ -31,6 +31,7 @@ pub mod config;
 pub mod create;
 pub mod datasets;
 mod dedup_quota;
+mod device_paths;
 pub mod diagnosis;
 pub mod dtls;
 pub(crate) mod error_log;

@@ -29,7 +29,7 @@ use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
 use super::tx_admission::{DirtyLimits, PoolTxAdmission};
 use super::unflushed::LogsAtImport;
-use super::{Engine, Host, Parts, allocation, checkpoint, spares, unflushed};
+use super::{Engine, Host, Parts, allocation, checkpoint, device_paths, spares, unflushed};
 use crate::create::layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,6 +62,8 @@ pub struct ImportOptions {
     pub open: OpenOptions,
     /// The pool's new name.
     pub new_name: Option<String>,
+    /// Whether the new name lasts until the pool is closed, and is not written to it.
+    pub is_temporary: bool,
     /// Import even if another machine used the pool last or it was destroyed.
     pub force: bool,
     /// Discard intent logs on missing devices and log records that cannot be replayed now (`zpool import -m`).
@@ -78,6 +80,7 @@ impl ImportOptions {
         ImportOptions {
             open,
             new_name: None,
+            is_temporary: false,
             force: false,
             without_logs: false,
             host: Host::default(),
@@ -122,6 +125,7 @@ pub async fn import_and_add(
     }
     let mut config = config_of(&pool, options)?;
     config.aux = AuxDevices::read(rq, &pool.mos).await?;
+    device_paths::follow(machine, &mut pool, &mut config).await;
     spares::note_returned(&pool, &mut config);
     let mislabelled = spares::mislabelled(&pool, &config);
     let added = more.join(machine, &mut pool, &mut config).await?;
@@ -353,7 +357,8 @@ pub(super) fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, 
     config.state = state::ACTIVE;
     if let Some(name) = &options.new_name {
         crate::create::check_pool_name(name)?;
-        config.name.clone_from(name);
+        let stored = std::mem::replace(&mut config.name, name.clone());
+        config.stored_name = Some(stored).filter(|_| options.is_temporary);
     }
     Ok(config)
 }

@@ -105,7 +105,9 @@ impl Synced<'_> {
         let config = mos.named(rq, names::CONFIG).await?.ok_or_else(no_config)?;
         let what = || format!("pool '{}': configuration in the MOS", self.engine.name());
         let config = PoolConfig::parse(mos.list(rq, config).await?);
-        let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
+        let mut config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
+        // It may be a temporary one.
+        config.name = self.engine.name();
         let mut tree = config.vdev_tree()?;
         classes(rq, &mos, &mut tree).await;
         let vdevs = self.engine.cache.blocks().tree();

@@ -2,6 +2,7 @@
 
 use super::claim::{claim, imported};
 use super::devices::{self, Vdevs};
+use super::import::NO_TEMPORARY_NAME;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
 use crate::call::Call;
@@ -32,7 +33,7 @@ use weir_pool::{assemble, scan};
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool create",
-    override_usage = "zpool create [-fnd] [-o PROPERTY=VALUE]… [-O FILE-SYSTEM-PROPERTY=VALUE]… [-m MOUNTPOINT] [-R ROOT]\n       POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
+    override_usage = "zpool create [-fnd] [-o PROPERTY=VALUE]… [-O FILE-SYSTEM-PROPERTY=VALUE]… [-m MOUNTPOINT] [-R ROOT] [-t NAME]\n       POOL [mirror|raidz[1-3]|log|cache|special|dedup|spare] DEVICE…"
 )]
 pub struct CreateArgs {
     /// Use devices that hold data, and vdevs of different redundancy
@@ -56,6 +57,9 @@ pub struct CreateArgs {
     /// Mount the file systems below ROOT, until the export; without a daemon they are not mounted
     #[arg(short = 'R', value_name = "ROOT")]
     altroot: Option<String>,
+    /// Temporary name of the pool, until the export: it is not written to the pool
+    #[arg(short = 't', value_name = "NAME")]
+    temporary_name: Option<String>,
     /// Pool, then the vdevs: devices, each preceded by its vdev type or class if it has one
     #[arg(value_name = "POOL VDEV")]
     words: Vec<String>,
@@ -72,8 +76,15 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     let doing = format!("cannot create '{name}'");
     if call.process().is_none() {
         go_to_daemon(name)?;
+        if args.temporary_name.is_some() && !args.dry_run {
+            return Err(Failure::failed(format!("{doing}: {NO_TEMPORARY_NAME}")));
+        }
     }
-    check_pool_name(name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
+    // The name that the pool has while it is open.
+    let open_name = args.temporary_name.as_deref().unwrap_or(name);
+    for name in [name, open_name] {
+        check_pool_name(name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
+    }
     let vdevs = devices::parse(&call.caller.folder, rest)?;
     if let Some(mismatch) = vdevs.mismatch(&[]).filter(|_| !args.force) {
         return Err(Failure::failed(format!(
@@ -81,7 +92,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         )));
     }
     vdevs.check_distinct()?;
-    check_mount_point(args, name)?;
+    check_mount_point(args, open_name)?;
     let (mut options, wanted) = options(call, args, name, &vdevs, &doing)?;
     let place = cache_place(args).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     let altroot = args.altroot.as_deref().or_else(|| last(&args.properties, "altroot"));
@@ -92,8 +103,8 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         ));
         return Ok(0);
     }
-    check_name_is_free(call, name, &vdevs)?;
-    let locks = in_turn_of(call, || claim(call, name, vdevs.paths(), args.force))?;
+    check_name_is_free(call, open_name, &vdevs)?;
+    let locks = in_turn_of(call, || claim(call, open_name, vdevs.paths(), args.force))?;
     stores::make(call.machine()?, &vdevs.stores)?;
     call.begin();
     let machine = call.machine()?;
@@ -116,7 +127,8 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     match daemon {
         Some(daemon) => {
             // As OpenZFS: a pool with an alternate root is not remembered, unless a cache file is named.
-            let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot));
+            let usual = CachePlace::usual_with(altroot);
+            let place = if options.temporary_name.is_some() { CachePlace::None } else { place.unwrap_or(usual) };
             altroot.iter().for_each(|root| engine.set_altroot(root));
             let writable = WritablePool::made(machine.clone(), engine, locks);
             machine.block_on(daemon.adopt(writable, place, true))?
@@ -203,6 +215,7 @@ fn options(
     options.force = args.force;
     options.host = host();
     options.command = call.line();
+    options.temporary_name.clone_from(&args.temporary_name);
     if args.no_features {
         options.features.clear();
     }

@@ -9,7 +9,7 @@ use super::set;
 use super::tree::{self, TreeStyle};
 use super::wrapped::wrapped;
 use crate::args::CommandLine;
-use crate::cache_file::{self, CachePlace};
+use crate::cache_file::{self, CachePlace, CachedPool};
 use crate::call::{Call, errln, outln};
 use crate::colors::Colors;
 use crate::daemon::{Daemon, OpeningGuard};
@@ -21,7 +21,7 @@ use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use weir_admin::{FoundStates, OpenErrors, Problem, VdevFacts, VdevStatus, problem_of_found};
 use weir_dsl::Dir;
 use weir_engine::{Engine, PoolProperty};
@@ -39,7 +39,7 @@ use weir_pool::{Assembly, FoundPool, OpenOptions, PoolError, Rewind, VdevConfig,
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool import",
-    override_usage = "zpool import [-D] [-c FILE|-d DIR|DEVICE…]\n       zpool import [-aflFmnNsX] [-D] [-T TXG] [-o PROPERTY=VALUE]… [-R ROOT] [-c FILE|-d DIR|DEVICE…] [POOL|ID [NEWPOOL]]"
+    override_usage = "zpool import [-D] [-c FILE|-d DIR|DEVICE…]\n       zpool import [-aflFmnNstX] [-D] [-T TXG] [-o PROPERTY=VALUE]… [-R ROOT] [-c FILE|-d DIR|DEVICE…] [POOL|ID [NEWPOOL]]"
 )]
 pub struct ImportArgs {
     /// Import all pools
@@ -75,12 +75,15 @@ pub struct ImportArgs {
     /// Go back to this txg at the latest. What was written since is lost, and blocks may have been overwritten
     #[arg(short = 'T', value_name = "TXG")]
     txg: Option<u64>,
-    /// Cache file whose devices are searched
+    /// Cache file whose pools are imported; they are searched in the folders of its devices
     #[arg(short = 'c', value_name = "FILE", conflicts_with = "dirs")]
     cache_file: Option<PathBuf>,
     /// Accepted, has no effect: the devices are always searched
     #[arg(short = 's')]
     _scan: bool,
+    /// The new name is temporary: it is not written to the pool, and lasts until the export
+    #[arg(short = 't')]
+    temporary: bool,
     /// Property of the pool; readonly=on: check the pool and change nothing; may be repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
@@ -111,8 +114,14 @@ pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
     if args.load_keys && !args.all && args.words.is_empty() {
         return Err(ImportArgs::misused("-l is only meaningful during an import"));
     }
+    if args.temporary && args.words.len() < 2 {
+        return Err(ImportArgs::misused("-t needs the pool and its temporary name"));
+    }
     if call.process().is_none() {
         go_to_daemon(args.words.first().map_or("", String::as_str))?;
+        if args.temporary {
+            return Err(Failure::failed(format!("cannot import '{}': {NO_TEMPORARY_NAME}", args.words[0])));
+        }
     }
     match args.words.first() {
         Some(pool) => take(call, args, pool, args.words.get(1).cloned()),
@@ -120,6 +129,10 @@ pub fn run(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
         None => list(call, args),
     }
 }
+
+/// Why a pool gets no temporary name where no process keeps it open.
+pub const NO_TEMPORARY_NAME: &str =
+    "a temporary name lasts while a process has the pool open\nstart 'weir daemon', which imports the pool then";
 
 /// Lists the pools found.
 fn list(call: &Call, args: &ImportArgs) -> Result<u8, Failure> {
@@ -155,13 +168,21 @@ fn hint(args: &ImportArgs) -> &'static str {
     if args.places.dirs.is_empty() && args.cache_file.is_none() { "\npools in files are found with -d DIR" } else { "" }
 }
 
-/// Folders and devices to scan: those given, else, in the daemon, the usual places and those of its configuration.
+/// The pools of the cache file that `-c` names; `None` without it.
+fn cached(call: &Call, args: &ImportArgs) -> Result<Option<Vec<CachedPool>>, Failure> {
+    let Some(path) = &args.cache_file else { return Ok(None) };
+    let pools = CachePlace::File(call.path(path)).file().map(|file| file.pools()).transpose();
+    let pools = pools.map_err(|why| Failure::failed(format!("cannot read '{}': {why}", path.display())))?;
+    Ok(Some(pools.unwrap_or_default()))
+}
+
+/// Folders and devices to scan: those given, else, in the daemon, the usual places and those of its configuration. With a
+/// cache file these are the folders of its devices (OpenZFS `discover_cached_paths`): since it was written, devices may have
+/// been added, removed, or renamed within their folder.
 fn places(call: &Call, args: &ImportArgs) -> Result<Vec<PathBuf>, Failure> {
-    if let Some(path) = &args.cache_file {
-        let file = CachePlace::File(call.path(path)).file();
-        let pools = file.map(|file| file.pools()).transpose();
-        let pools = pools.map_err(|why| Failure::failed(format!("cannot read '{}': {why}", path.display())))?;
-        return Ok(pools.into_iter().flatten().flat_map(|pool| pool.paths).collect());
+    if let Some(pools) = cached(call, args)? {
+        let places: BTreeSet<PathBuf> = pools.into_iter().flat_map(|pool| pool.paths).filter_map(folder_of).collect();
+        return Ok(places.into_iter().collect());
     }
     match call.process().and_then(|process| process.daemon()) {
         Some(daemon) if args.places.dirs.is_empty() => {
@@ -171,15 +192,29 @@ fn places(call: &Call, args: &ImportArgs) -> Result<Vec<PathBuf>, Failure> {
     }
 }
 
-/// Scans the devices, and prints on standard error which cannot be read.
+/// The folder of a device, if there is one; of a device that is no file (an object store's), the device itself.
+fn folder_of(device: PathBuf) -> Option<PathBuf> {
+    if !device.is_absolute() {
+        return Some(device);
+    }
+    device.parent().filter(|folder| folder.is_dir()).map(Path::to_owned)
+}
+
+/// Scans the devices, and prints on standard error which cannot be read. With a cache file only its pools are found.
 fn look(call: &Call, args: &ImportArgs) -> Result<(Assembly, usize), Failure> {
     let machine = call.machine()?;
     let scanned = machine.block_on(scan(machine, &places(call, args)?))?;
-    for (path, fault) in &scanned.faults {
-        errln!(call, "{}: {fault}", path.display());
+    let known: Option<BTreeSet<u64>> = cached(call, args)?.map(|pools| pools.iter().map(|pool| pool.guid).collect());
+    if known.is_none() {
+        for (path, fault) in &scanned.faults {
+            errln!(call, "{}: {fault}", path.display());
+        }
     }
     let looked_at = scanned.looked_at;
-    let assembly = assemble(scanned);
+    let mut assembly = assemble(scanned);
+    if let Some(known) = known {
+        assembly.pools.retain(|_, pool| known.contains(&pool.config.guid));
+    }
     for (device, why) in &assembly.unclear {
         errln!(call, "{}: {why}", device.name());
     }
@@ -249,6 +284,20 @@ fn refuse_imported(
     Ok(())
 }
 
+/// Refuses a pool, called `pool` by the user, if one with its GUID, or with the name that it is to have, is imported.
+fn refuse_taken(call: &Call, (pool, guid): (&str, &str), name: &str, doing: &str) -> Result<(), Failure> {
+    if let Some(open) = call.served_pool(guid) {
+        let why = format!("a pool with the same GUID is already imported as '{}': one is a copy", open.engine.name());
+        return Err(Failure::failed(format!("{doing}: {why}")));
+    }
+    if call.served_pool(name).is_some() {
+        let which = if name == pool { "that name".to_owned() } else { format!("the name '{name}'") };
+        let how = format!("use the form 'zpool import {guid} <newpool>' to give it a new name");
+        return Err(Failure::failed(format!("{doing}: a pool with {which} already exists\n{how}")));
+    }
+    Ok(())
+}
+
 /// Imports one pool.
 fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
     let doing = format!("cannot import '{pool}'");
@@ -274,15 +323,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         weir_engine::create::check_pool_name(&name).map_err(|error| Failure::failed(format!("{doing}: {error}")))?;
     }
     drop(assembly);
-    if let Some(open) = call.served_pool(&guid) {
-        let why = format!("a pool with the same GUID is already imported as '{}': one is a copy", open.engine.name());
-        return Err(Failure::failed(format!("{doing}: {why}")));
-    }
-    if call.served_pool(&name).is_some() {
-        let which = if name == pool { "that name".to_owned() } else { format!("the name '{name}'") };
-        let how = format!("use the form 'zpool import {guid} <newpool>' to give it a new name");
-        return Err(Failure::failed(format!("{doing}: a pool with {which} already exists\n{how}")));
-    }
+    refuse_taken(call, (pool, &guid), &name, &doing)?;
     let Wanted { read_only, place, altroot, properties } = wanted_properties(args, &doing)?;
     let search = places(call, args)?;
     if args.dry_run || read_only {
@@ -306,7 +347,19 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let _opening = daemon.as_ref().map(|daemon| begin(call, daemon, &guid, &name, &doing)).transpose()?;
     let limits = daemon.as_ref().map(|daemon| daemon.limits_of_pool());
     let to_checkpoint = args.to_checkpoint;
-    let intent = WriteIntent { search, pool: guid, keys, force, rewind, to_checkpoint, without_logs, new_name, limits };
+    let is_temporary = args.temporary;
+    let intent = WriteIntent {
+        search,
+        pool: guid,
+        keys,
+        force,
+        rewind,
+        to_checkpoint,
+        without_logs,
+        new_name,
+        is_temporary,
+        limits,
+    };
     let opened = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent));
     let writable = opened.map_err(|failure| failure.naming(&intent.pool, pool))?.stays();
     let writable = with_properties(writable, properties, &doing)?;
@@ -315,7 +368,9 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     match daemon {
         Some(daemon) => {
             altroot.iter().for_each(|root| writable.engine.set_altroot(root));
-            let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot.as_deref()));
+            // As OpenZFS: the cache file has no pool under a name that is not its own.
+            let usual = CachePlace::usual_with(altroot.as_deref());
+            let place = if is_temporary { CachePlace::None } else { place.unwrap_or(usual) };
             call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount))?
         }
         None => leave(call, writable, place.unwrap_or_default())?,

@@ -12,6 +12,7 @@ use super::list_vdevs::heading_of;
 use super::repeat::Repetition;
 use super::target;
 use super::tree::NameStyle;
+use super::vdev_scripts::{self, ScriptColumns, Scripts};
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -30,7 +31,7 @@ use weir_blocks::vdev::histogram::LeafStats;
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool iostat",
-    override_usage = "zpool iostat [[-lq]|[-rw]] [-T d|u] [-gHLnPpvy] [-d DIR]… [POOL… | POOL VDEV…] [INTERVAL [COUNT]]"
+    override_usage = "zpool iostat [[[-c [SCRIPT[,…]]] [-lq]]|[-rw]] [-T d|u] [-gHLnPpvy] [-d DIR]… [POOL… | POOL VDEV…] [INTERVAL [COUNT]]"
 )]
 pub struct IostatArgs {
     /// Show also each vdev
@@ -60,6 +61,9 @@ pub struct IostatArgs {
     /// Show histograms of the times of operations
     #[arg(short = 'w')]
     times: bool,
+    /// Run scripts for each device, and show what they print as columns; without a name, list the scripts
+    #[arg(short = 'c', value_name = "SCRIPT,…", num_args = 0..=1, default_missing_value = "")]
+    scripts: Option<String>,
     #[command(flatten)]
     names: NameStyle,
     /// Print the time of each report: d as a date, u in seconds since 1970
@@ -107,12 +111,14 @@ pub struct IostatRow {
     pub space: Option<(u64, u64)>,
     /// Operations; `None` for a heading.
     pub done: Option<VdevWork>,
+    /// Path of its device, if it is a leaf with one.
+    pub path: Option<String>,
 }
 
 impl IostatArgs {
     /// The columns that the options choose.
     fn shape(&self) -> Result<Shape, Failure> {
-        if (self.sizes || self.times) && (self.latency || self.queues) {
+        if (self.sizes || self.times) && (self.latency || self.queues || self.scripts.is_some()) {
             return Err(IostatArgs::misused("[-r|-w] isn't allowed with [-c|-l|-q]"));
         }
         match (self.sizes, self.times) {
@@ -124,7 +130,13 @@ impl IostatArgs {
     }
 
     fn columns(&self) -> Result<Columns, Failure> {
-        Ok(Columns { shape: self.shape()?, parsable: self.parsable, scripted: self.scripted, verbose: self.verbose })
+        let verbose = self.is_verbose();
+        Ok(Columns { shape: self.shape()?, parsable: self.parsable, scripted: self.scripted, verbose })
+    }
+
+    /// Whether each vdev is shown: those that scripts add something to are devices.
+    fn is_verbose(&self) -> bool {
+        self.verbose || self.scripts.is_some()
     }
 }
 
@@ -133,6 +145,11 @@ pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
     let mut names = args.words.clone();
     let repetition = Repetition::take::<IostatArgs>(args.time.as_deref(), &mut names)?;
     let columns = args.columns()?;
+    if args.scripts.as_deref() == Some("") {
+        vdev_scripts::list(call, "iostat");
+        return Ok(0);
+    }
+    let scripts = args.scripts.as_deref().map(|given| Scripts::find(call, given)).transpose()?;
     if args.omit_first && repetition.interval.is_none() {
         return Err(IostatArgs::misused("-y leaves out the first of several reports"));
     }
@@ -145,14 +162,21 @@ pub fn run(call: &Call, args: &IostatArgs) -> Result<u8, Failure> {
         return Err(Failure::failed("several processes have these pools open: name those of one process"));
     }
     for holder in &holders {
-        Watched::find(call, args, holder, &names)?.report(call, args, columns, repetition)?;
+        let watched = Watched { scripts: scripts.as_ref(), ..Watched::find(call, args, holder, &names)? };
+        watched.report(call, args, columns, repetition)?;
     }
     Ok(0)
 }
 
 /// The processes that have the pools of these names open.
 fn holders(call: &Call, args: &IostatArgs, names: &[String], why: &str) -> Result<Vec<PoolHolder>, Failure> {
-    let mut holders = PoolHolder::find(call, &args.places, names.first(), why)?;
+    let mut holders = match PoolHolder::find(call, &args.places, names.first(), why) {
+        // Vdevs may be named without their pool.
+        Err(failure) if names.first().is_some_and(|name| name.contains('/')) => {
+            PoolHolder::find(call, &args.places, None, why).map_err(|_| failure)?
+        }
+        found => found?,
+    };
     for name in names.iter().skip(1) {
         // Other names are those of pools, or of vdevs of the first pool.
         let others = PoolHolder::find(call, &args.places, Some(name), why).unwrap_or_default();
@@ -173,6 +197,7 @@ struct Watched<'a> {
     names: NameStyle,
     deep: bool,
     has_histograms: bool,
+    scripts: Option<&'a Scripts>,
 }
 
 /// Counters of a pool's leaves at a time.
@@ -217,10 +242,14 @@ impl<'a> Watched<'a> {
             pools: holder.pools(call, None)?,
             vdevs: Vec::new(),
             names: args.names,
-            deep: args.verbose,
+            deep: args.is_verbose(),
             has_histograms,
+            scripts: None,
         };
         let Some((first, rest)) = names.split_first() else { return Ok(watched) };
+        if first.contains('/') {
+            return watched.with_vdevs(call, names);
+        }
         let others: Vec<_> =
             rest.iter().filter_map(|name| watched.pools.iter().find(|pool| is_called(pool, name)).cloned()).collect();
         watched.pools = holder.pools(call, Some(first))?;
@@ -247,6 +276,29 @@ impl<'a> Watched<'a> {
         }
         watched.vdevs = names.concat();
         Ok(watched)
+    }
+
+    /// The pool that has vdevs of all these names.
+    fn with_vdevs(self, call: &Call, names: &[String]) -> Result<Self, Failure> {
+        let names: Vec<Vec<String>> = names.iter().map(|name| target::names_of(call, name)).collect();
+        let has_all = |row: &PoolIoRow| {
+            names.iter().all(|names| of_pool(row).any(|vdev| names.iter().any(|name| vdev.is_called(name))))
+        };
+        let mut found = None;
+        let query = IostatQuery { pools: self.guids(), interval_ns: None, samples: None, histograms: false };
+        let mut take = |row| {
+            if let Row::PoolIo(row) = row
+                && has_all(&row)
+            {
+                found = Some(row.name.clone());
+            }
+        };
+        self.holder.sample(call, query, &mut take)?.map_err(refused)?;
+        let pools: Vec<OpenPool> = self.pools.into_iter().filter(|pool| Some(&pool.name) == found.as_ref()).collect();
+        if pools.is_empty() {
+            return Err(Failure::failed("no open pool has all of these vdevs"));
+        }
+        Ok(Watched { pools, vdevs: names.concat(), ..self })
     }
 
     fn guids(&self) -> Vec<String> {
@@ -301,8 +353,10 @@ impl<'a> Watched<'a> {
                     && !matches!(columns.shape, Shape::Lines { .. });
                 pools.push((self.rows(row, sample, before), if is_whole { 1.0 } else { seconds }));
             }
-            let header = !args.scripted && (reports.is_first || args.verbose && !args.one_header);
-            let report = Report { pools, of_vdevs: !self.vdevs.is_empty(), header };
+            let header = !args.scripted && (reports.is_first || args.is_verbose() && !args.one_header);
+            let names: Vec<String> = now.iter().map(|(_, row)| row.name.clone()).collect();
+            let scripts = self.run_scripts(&names, &pools);
+            let report = Report { pools, names, scripts, of_vdevs: !self.vdevs.is_empty(), header };
             call.print(format_args!("{}", columns.text(&report)));
             if repetition.interval.is_some() {
                 // A command of its own buffers its output until it is known where it runs.
@@ -314,12 +368,22 @@ impl<'a> Watched<'a> {
         Ok(())
     }
 
+    /// The columns that scripts add to the devices of the rows.
+    fn run_scripts(&self, names: &[String], pools: &[(Vec<IostatRow>, f64)]) -> ScriptColumns {
+        let Some(scripts) = self.scripts else { return ScriptColumns::default() };
+        debug_assert_eq!(names.len(), pools.len());
+        let rows = names.iter().zip(pools).flat_map(|(name, (rows, _))| rows.iter().map(move |row| (name, row)));
+        let devices = rows.filter_map(|(name, row)| Some((name.clone(), row.path.clone()?)));
+        scripts.run(&devices.collect())
+    }
+
     /// The pool; with `-v` also its vdevs, by class; or those that were named.
     fn rows(&self, pool: &PoolIoRow, now: &Sample, before: Option<&Sample>) -> Vec<IostatRow> {
         let row = |name: String, vdev: &VdevIo| IostatRow {
             name,
             space: vdev.space_bytes.map(|[allocated, free]| (allocated, free)),
             done: Some(now.since(before, vdev)),
+            path: vdev.path.clone(),
         };
         let ours = |group: VdevGroup| pool.root.children.iter().filter(move |top| top.group == Some(group));
         let mut out = Vec::new();
@@ -335,14 +399,14 @@ impl<'a> Watched<'a> {
         for group in groups.into_iter().filter(|_| self.deep) {
             let heading = heading_of(group);
             if ours(group).next().is_some() && !heading.is_empty() {
-                out.push(IostatRow { name: heading.to_owned(), space: None, done: None });
+                out.push(IostatRow { name: heading.to_owned(), space: None, done: None, path: None });
             }
             for top in ours(group) {
                 self.with_below(top, 2, &row, &mut out);
             }
         }
         if self.deep && !pool.caches.is_empty() {
-            out.push(IostatRow { name: heading_of(VdevGroup::Cache).to_owned(), space: None, done: None });
+            out.push(IostatRow { name: heading_of(VdevGroup::Cache).to_owned(), space: None, done: None, path: None });
             pool.caches.iter().for_each(|cache| self.with_below(cache, 2, &row, &mut out));
         }
         out

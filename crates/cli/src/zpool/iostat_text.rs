@@ -4,6 +4,7 @@
 //! `print_iostat_queues`, `print_iostat_histos`), `lib/libzutil/zutil_nicenum.c`.
 
 use super::iostat::{IostatRow, VdevWork};
+use super::vdev_scripts::ScriptColumns;
 use crate::units::{human, human_time_ns};
 use weir_blocks::vdev::histogram::{LeafStats, OperationStats, SIZE_BUCKETS, TIME_BUCKETS, average};
 
@@ -93,6 +94,10 @@ const SIZES: Group = Group {
 pub struct Report {
     /// The pools.
     pub pools: Vec<(Vec<IostatRow>, f64)>,
+    /// Names of the pools.
+    pub names: Vec<String>,
+    /// Columns that scripts add to devices.
+    pub scripts: ScriptColumns,
     /// Whether vdevs were named.
     pub of_vdevs: bool,
     /// Whether the header is printed.
@@ -134,16 +139,21 @@ impl Columns {
 
     fn lines(self, report: &Report, names: usize, groups: &[Group]) -> String {
         let widths: Vec<(&Group, usize)> = groups.iter().map(|group| (group, self.width(group))).collect();
-        let dashes = dashes(names, &widths);
+        let dashes = format!("{}{}\n", dashes(names, &widths).trim_end_matches('\n'), report.scripts.dashes());
         let mut out = String::new();
         if report.header {
-            out += &heading("", if report.of_vdevs { "vdev" } else { "pool" }, names, &widths);
+            let heading = heading("", if report.of_vdevs { "vdev" } else { "pool" }, names, &widths);
+            out += &format!("{}{}\n", heading.trim_end_matches('\n'), report.scripts.headings());
             out += &dashes;
         }
         let mut count = 0;
-        for (rows, seconds) in &report.pools {
+        for ((rows, seconds), pool) in report.pools.iter().zip(&report.names) {
             for row in rows {
-                out += &self.line(row, *seconds, names, &widths);
+                let line = self.line(row, *seconds, names, &widths);
+                match report.scripts.cells(pool, row.path.as_deref()) {
+                    Some(cells) => out += &format!("{}{cells}\n", line.trim_end_matches('\n')),
+                    None => out += &line,
+                }
                 count += usize::from(row.done.is_some());
             }
             if self.verbose && !self.scripted && !report.of_vdevs {
@@ -315,11 +325,16 @@ mod tests {
 
     fn row(name: &str, space: Option<(u64, u64)>, work: [u64; 4]) -> IostatRow {
         let done = Some(VdevWork { work: Work(work), stats: LeafStats::default() });
-        IostatRow { name: name.into(), space, done }
+        IostatRow { name: name.into(), space, done, path: None }
     }
 
     fn columns(shape: Shape) -> Columns {
         Columns { shape, parsable: false, scripted: false, verbose: true }
+    }
+
+    fn report(pools: Vec<(Vec<IostatRow>, f64)>) -> Report {
+        let names = vec!["tank".to_owned(); pools.len()];
+        Report { pools, names, scripts: ScriptColumns::default(), of_vdevs: false, header: true }
     }
 
     const PLAIN: Shape = Shape::Lines { latency: false, queues: false };
@@ -331,7 +346,7 @@ mod tests {
             row("  mirror-0", Some((2048, 1 << 30)), [20, 2, 4096, 0]),
             row("    /d/0", None, [20, 2, 4096, 0]),
         ];
-        let mut report = Report { pools: vec![(rows, 2.0)], of_vdevs: false, header: true };
+        let mut report = report(vec![(rows, 2.0)]);
         let expected = "              capacity     operations     bandwidth \n\
 pool        alloc   free   read  write   read  write
 ----------  -----  -----  -----  -----  -----  -----
@@ -355,7 +370,7 @@ tank           2K     1G     10      1     2K      0
         stats.reads.disk[20] = 1;
         stats.reads.waits[0][10] = 1;
         stats.writes.pending = [1, 2, 3];
-        let report = Report { pools: vec![(vec![one], 1.0)], of_vdevs: false, header: true };
+        let report = report(vec![(vec![one], 1.0)]);
         let columns = Columns { verbose: false, ..columns(Shape::Lines { latency: true, queues: true }) };
         let text = columns.text(&report);
         let lines: Vec<&str> = text.lines().collect();
@@ -378,7 +393,7 @@ tank           2K     1G     10      1     2K      0
         stats.reads.single[0][12] = 3;
         stats.writes.merged[1][24] = 7;
         stats.reads.total[0] = 4;
-        let report = Report { pools: vec![(vec![one], 1.0)], of_vdevs: false, header: true };
+        let report = report(vec![(vec![one], 1.0)]);
         let text = columns(Shape::Sizes).text(&report);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + 3 + 16 + 1);

@@ -11,9 +11,10 @@ use crate::pools::{names, search};
 use crate::turn::in_turn_of;
 use crate::writable::refused;
 use clap::Parser;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use weir_admin::{Action, PoolChange, ProcessChange};
+use weir_format::NvList;
 use weir_pool::assemble::state;
 
 /// Close pools and mark them as exported.
@@ -68,11 +69,13 @@ pub struct SyncArgs {
     pools: Vec<String>,
 }
 
-/// Overwrite the four labels of a device.
+/// Overwrite the labels of a device.
+///
+/// Only labels that can be read are overwritten: what else is in their places stays.
 #[derive(Debug, Parser)]
 #[command(name = "zpool labelclear", override_usage = "zpool labelclear [-f] DEVICE")]
 pub struct LabelclearArgs {
-    /// Overwrite also the labels of a pool's member, and a device without labels
+    /// Overwrite also the labels of a member of a pool that is not imported
     #[arg(short)]
     force: bool,
     /// File or device
@@ -82,6 +85,16 @@ pub struct LabelclearArgs {
 
 /// Bytes of a label; two labels are at the start of a device and two at its end.
 const LABEL_BYTES: u64 = 256 << 10;
+/// Bytes of a label before what the pool writes: space for a boot block.
+const LABEL_PAD_BYTES: u64 = 8 << 10;
+/// Start of a label's configuration, which the boot environment precedes.
+const LABEL_CONFIG_START: usize = 16 << 10;
+/// End of a label's configuration, which its checksum follows, in bytes from its start.
+const LABEL_CONFIG_END: usize = (128 << 10) - 40;
+/// First byte after the two labels at the start of a device and the boot block, where the log of a cache device begins.
+const LABEL_START_BYTES: u64 = 4 << 20;
+/// Bytes of the header of a cache device's log (OpenZFS `l2arc_dev_hdr_phys_t`).
+const L2ARC_HEADER_BYTES: usize = 512;
 
 /// Closes a pool for good. A process that serves it alone ends.
 fn close(call: &Call, places: &PoolDirs, pool: &str, doing: &str, change: ProcessChange) -> Result<(), Failure> {
@@ -157,7 +170,7 @@ pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
     let failed = |why: String| Failure::failed(format!("failed to clear label for {device}: {why}"));
     let found = machine.block_on(weir_pool::scan::probe(machine, &path)).map_err(|error| failed(error.to_string()))?;
     let config = found.iter().find_map(|device| device.config());
-    if found.is_empty() && !args.force {
+    if found.is_empty() {
         return Err(failed("no label found".into()));
     }
     if let Some(config) = config.filter(|_| !args.force) {
@@ -178,15 +191,40 @@ pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Overwrites all four labels.
+/// Overwrites the labels that can be read, and the header of the log of a cache device, which would otherwise be found again.
+/// The first [`LABEL_PAD_BYTES`] of a label are not of the pool, and stay. OpenZFS's `zpool_clear_label` leaves the boot
+/// environment, too, of which a file is not free then.
 fn clear(path: &Path) -> std::io::Result<()> {
-    let mut file = std::fs::File::options().write(true).open(path)?;
+    let mut file = std::fs::File::options().read(true).write(true).open(path)?;
     let size = file.seek(SeekFrom::End(0))? / LABEL_BYTES * LABEL_BYTES;
-    let zeros = vec![0; LABEL_BYTES as usize];
     let places = [0, LABEL_BYTES, size.saturating_sub(2 * LABEL_BYTES), size.saturating_sub(LABEL_BYTES)];
-    for place in places.into_iter().filter(|place| place + LABEL_BYTES <= size) {
+    let places = places.into_iter().filter(|place| place + LABEL_BYTES <= size);
+    let mut bytes = vec![0; LABEL_BYTES as usize];
+    let mut cleared = 0;
+    let mut is_cache = false;
+    for place in places {
         file.seek(SeekFrom::Start(place))?;
-        file.write_all(&zeros)?;
+        file.read_exact(&mut bytes)?;
+        let Some(state) = state_of_label(&bytes) else { continue };
+        is_cache |= state == state::L2CACHE;
+        file.seek(SeekFrom::Start(place + LABEL_PAD_BYTES))?;
+        file.write_all(&vec![0; (LABEL_BYTES - LABEL_PAD_BYTES) as usize])?;
+        cleared += 1;
     }
+    if cleared == 0 {
+        return Err(std::io::Error::other("none of its labels can be read"));
+    }
+    if is_cache {
+        file.seek(SeekFrom::Start(LABEL_START_BYTES))?;
+        file.write_all(&[0; L2ARC_HEADER_BYTES])?;
+    }
+    debug_assert!(cleared <= 4, "a device has four labels");
     file.sync_all()
+}
+
+/// The state of a pool or device in a label's configuration; `None` if it is no label.
+fn state_of_label(bytes: &[u8]) -> Option<u64> {
+    let config = NvList::decode(bytes.get(LABEL_CONFIG_START..LABEL_CONFIG_END)?).ok()?;
+    config.get_u64("guid").filter(|guid| *guid != 0)?;
+    config.get_u64("state").filter(|state| *state <= state::L2CACHE)
 }

@@ -40,6 +40,7 @@ mod tree;
 mod unopened;
 mod upgrade;
 mod vdev_properties;
+mod vdev_scripts;
 mod vdevs;
 mod wait;
 mod wrapped;

@@ -8,6 +8,7 @@ use super::repeat::Repetition;
 use super::status_text::StatusText;
 use super::tree::NameStyle;
 use super::unopened::UnopenedPool;
+use super::vdev_scripts::{self, DeviceKey, Scripts};
 use super::vdevs::{self, Style};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
@@ -19,13 +20,14 @@ use crate::reading::{PoolReader, Reached};
 use crate::units::human_time_ns;
 use clap::Parser;
 use serde_json::{Map, Value};
+use std::collections::BTreeSet;
 use weir_admin::{PoolQuery, PoolStatus, RebuildStatus, Row, ScanStage, StatusQuery, VdevGroup, VdevStatus};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool status",
-    override_usage = "zpool status [-DegiLpPstvx] [-T d|u] [-j [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
+    override_usage = "zpool status [-DegiLpPstvx] [-c [SCRIPT[,…]]] [-T d|u] [-j [--json-flat-vdevs] [--json-int] [--json-pool-key-guid]] [-d DIR]… [POOL]… [INTERVAL [COUNT]]"
 )]
 pub struct StatusArgs {
     /// List the files with errors
@@ -40,6 +42,9 @@ pub struct StatusArgs {
     /// Show unhealthy vdevs only
     #[arg(short = 'e')]
     unhealthy_vdevs: bool,
+    /// Run scripts for each device, and show what they print as columns; without a name, list the scripts
+    #[arg(short = 'c', value_name = "SCRIPT,…", num_args = 0..=1, default_missing_value = "")]
+    scripts: Option<String>,
     #[command(flatten)]
     names: NameStyle,
     /// Show how far devices are initialized
@@ -79,13 +84,21 @@ pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
     if args.json_flat_vdevs && !args.json.output.json {
         return Err(StatusArgs::misused("'--json-flat-vdevs' only works with '-j'"));
     }
+    if args.scripts.is_some() && args.json.output.json {
+        return Err(StatusArgs::misused("what scripts print (-c) is no part of the JSON output (-j)"));
+    }
+    if args.scripts.as_deref() == Some("") {
+        vdev_scripts::list(call, "status");
+        return Ok(0);
+    }
+    let scripts = args.scripts.as_deref().map(|given| Scripts::find(call, given)).transpose()?;
     let style = Style { numbers: args.json.numbers::<StatusArgs>()?, parsable: args.parsable };
     let reader = PoolReader::new(call, &args.places.dirs)?;
     repetition.run(call, |is_first| {
         if !is_first {
             outln!(call, "");
         }
-        report(call, args, style, (&reader, &pools))
+        report(call, args, (style, scripts.as_ref()), (&reader, &pools))
     })
 }
 
@@ -93,7 +106,7 @@ pub fn run(call: &Call, args: &StatusArgs) -> Result<u8, Failure> {
 fn report(
     call: &Call,
     args: &StatusArgs,
-    style: Style,
+    (style, scripts): (Style, Option<&Scripts>),
     (reader, pools): (&PoolReader<'_>, &[String]),
 ) -> Result<u8, Failure> {
     let colors = Colors(call.caller.colors);
@@ -127,7 +140,8 @@ fn report(
             let key = args.json.key(&status.name, status.guid);
             objects.insert(key, Value::Object(json_of(&status, &damaged, args, style)));
         } else {
-            texts.push(args.text().of(&status, &damaged, colors));
+            let columns = scripts.map(|scripts| scripts.run(&devices(&status))).unwrap_or_default();
+            texts.push(args.text().of(&status, &damaged, &columns, colors));
         }
     }
     for (guid, why) in &unopened {
@@ -145,6 +159,18 @@ fn report(
         outln!(call, "{}", if args.unhealthy { "all pools are healthy" } else { "no pools available" });
     }
     Ok(found.close(call))
+}
+
+/// The devices of a pool, with its cache devices and hot spares.
+fn devices(pool: &PoolStatus) -> BTreeSet<DeviceKey> {
+    fn walk<'a>(vdev: &'a VdevStatus, out: &mut Vec<&'a str>) {
+        out.extend(vdev.path.as_deref().filter(|_| vdev.is_leaf));
+        vdev.children.iter().for_each(|child| walk(child, out));
+    }
+    let mut paths = Vec::new();
+    walk(&pool.root, &mut paths);
+    paths.extend(pool.caches.iter().chain(&pool.spares).filter_map(|aux| aux.path.as_deref()));
+    paths.into_iter().map(|path| (pool.name.clone(), path.to_owned())).collect()
 }
 
 impl StatusArgs {

@@ -5,6 +5,7 @@ use super::l2arc;
 use super::rebuild_text;
 use super::scrub::time;
 use super::tree::{self, NameStyle, TreeStyle, VdevRow};
+use super::vdev_scripts::ScriptColumns;
 use super::wrapped::wrapped;
 use crate::colors::{Colors, of_state};
 use crate::units::{date_and_time, human, percent};
@@ -37,8 +38,8 @@ pub struct StatusText {
 }
 
 impl StatusText {
-    /// The text for a pool, of which these files have errors.
-    pub fn of(self, pool: &PoolStatus, damaged: &[String], colors: Colors) -> String {
+    /// The text for a pool, of which these files have errors, with the columns that scripts add to its devices.
+    pub fn of(self, pool: &PoolStatus, damaged: &[String], scripts: &ScriptColumns, colors: Colors) -> String {
         let health = colors.paint(of_state(&pool.health), &pool.health);
         let mut out = format!("  pool: {}\n state: {health}\n", pool.name);
         if let Some(problem) = pool.problem {
@@ -55,7 +56,7 @@ impl StatusText {
         pool.lost.iter().for_each(|line| out.push_str(&format!("  lost: {line}\n")));
         out.push_str(&activity(pool));
         out.push_str("config:\n\n");
-        out.push_str(&self.tree(pool, colors));
+        out.push_str(&self.tree(pool, scripts, colors));
         pool.dedup.iter().for_each(|tables| out.push_str(&dedup::text(tables, self.parsable)));
         out.push('\n');
         if let Some(error) = &pool.unread_errors {
@@ -73,7 +74,7 @@ impl StatusText {
         colors.labels(&out)
     }
 
-    fn tree(self, pool: &PoolStatus, colors: Colors) -> String {
+    fn tree(self, pool: &PoolStatus, scripts: &ScriptColumns, colors: Colors) -> String {
         let style = TreeStyle { resilvers: pool.resilvers(), names: self.names, ..TreeStyle::default() };
         let mut lines = tree::lines(&pool.root, style, &|vdev| self.passes(vdev));
         if !pool.caches.is_empty() {
@@ -90,15 +91,26 @@ impl StatusText {
         if self.unhealthy_vdevs {
             lines = tree::unhealthy(lines);
         }
+        for line in &mut lines {
+            if let Some(cells) = scripts.cells(&pool.name, line.path.as_deref()) {
+                // Two blanks precede a note.
+                let cells = if line.note.is_empty() { cells.get(2..).unwrap_or_default() } else { &cells };
+                line.note.push_str(cells);
+            }
+        }
         let headings = ["READ", "WRITE", "CKSUM", "SLOW"];
         let columns = if self.slow { headings.len() } else { headings.len() - 1 };
-        tree::text(&lines, &headings[..columns], colors, |errors: Option<VdevErrors>| match errors {
+        let text = tree::text(&lines, &headings[..columns], colors, |errors: Option<VdevErrors>| match errors {
             Some(VdevErrors { reads, writes, checksums, slow }) => {
                 [reads, writes, checksums, slow][..columns].iter().map(u64::to_string).collect()
             }
             // A vdev that is no leaf has no slow operations of its own.
             None => ["0", "0", "0", "-"][..columns].iter().map(ToString::to_string).collect(),
-        })
+        });
+        match text.split_once('\n') {
+            Some((first, rest)) => format!("{first}{}\n{rest}", scripts.headings()),
+            None => text,
+        }
     }
 
     /// How far a device is initialized and trimmed; without options, what goes on.

@@ -20,12 +20,22 @@ pub struct VdevRow {
     pub errors: Option<VdevErrors>,
     /// Note at the end of the line.
     pub note: String,
+    /// Path of its device, if it has one.
+    pub path: Option<String>,
 }
 
 impl VdevRow {
     /// A heading.
     pub fn heading(name: &str) -> Self {
-        VdevRow { indent: 0, name: name.into(), health: None, has_columns: false, errors: None, note: String::new() }
+        VdevRow {
+            indent: 0,
+            name: name.into(),
+            health: None,
+            has_columns: false,
+            errors: None,
+            note: String::new(),
+            path: None,
+        }
     }
 
     /// A spare or cache device.
@@ -37,6 +47,7 @@ impl VdevRow {
             has_columns,
             errors: vdev.errors,
             note,
+            path: vdev.path.clone(),
         }
     }
 }
@@ -51,6 +62,7 @@ pub fn lines(root: &VdevStatus, style: TreeStyle, note: &dyn Fn(&VdevStatus) -> 
         has_columns: true,
         errors: root.errors,
         note: String::new(),
+        path: None,
     }];
     for group in [VdevGroup::Normal, VdevGroup::Dedup, VdevGroup::Special, VdevGroup::Log] {
         let members: Vec<&VdevStatus> = root.children.iter().filter(|top| top.group == Some(group)).collect();
@@ -184,6 +196,7 @@ fn push(
         has_columns: vdev.guid != 0,
         errors: vdev.errors,
         note: parts.join("  "),
+        path: vdev.path.clone().filter(|_| vdev.is_leaf),
     });
     vdev.children.iter().for_each(|child| push(child, indent + 2, style, note, out));
 }

@@ -159,7 +159,7 @@ fn lists_and_status_have_their_options() {
     let versions: serde_json::Value = serde_json::from_str(&lab.ok("zpool version -j")).unwrap();
     assert!(versions["zfs_version"]["userland"].as_str().unwrap().starts_with("weir "));
     for (line, why) in [
-        ("zpool status -c x p", "a server runs no scripts"),
+        ("zpool status --power p", "enclosure slots"),
         ("zpool online --power p d0", "power of enclosure slots"),
         ("zpool import -V p", "devices were not read"),
     ] {

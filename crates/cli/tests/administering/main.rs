@@ -9,6 +9,7 @@ mod destroying;
 mod expansion;
 mod health;
 mod initialize_trim;
+mod labels;
 mod prefetch;
 mod queries;
 mod rebuild;
@@ -17,6 +18,7 @@ mod scripts;
 mod spares;
 mod split;
 mod texts;
+mod vdev_scripts;
 mod versions;
 
 use std::io::{BufRead, BufReader, Write};

@@ -8,6 +8,7 @@ mod alerts;
 mod client;
 mod damaged;
 mod devices;
+mod importing;
 mod jobs;
 mod l2arc;
 mod locate;

@@ -69,7 +69,7 @@ impl Contents {
     }
 
     async fn root_file_system(&self, syncing: &mut TxgSync<'_>) -> Result<(), PoolError> {
-        let plan = keys::plan(syncing, &self.options.name, &self.options.encryption).await?;
+        let plan = keys::plan(syncing, self.options.open_name(), &self.options.encryption).await?;
         let created = pool_dirs::create_root_dataset(&mut syncing.change).await?;
         let key = match plan {
             Some(plan) => Some(keys::encrypt(syncing, created, &plan).await?),
@@ -94,7 +94,7 @@ impl Contents {
             .iter()
             .map(|(name, value)| (name.clone(), Setting::Set(value.clone())))
             .collect();
-        properties::set_properties(&mut syncing.change, &self.options.name, &settings).await?;
+        properties::set_properties(&mut syncing.change, self.options.open_name(), &settings).await?;
         syncing.add_set(set);
         Ok(())
     }

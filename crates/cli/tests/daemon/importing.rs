@@ -1,0 +1,59 @@
+//! Imports by a cache file that is older than the pools (`-c`), and under temporary names (`-t`).
+
+use super::Site;
+
+#[test]
+fn a_cache_file_finds_pools_whose_devices_were_renamed_and_added() {
+    let site = Site::new(4);
+    let _daemon = site.start();
+    let old = site.path("old.cache");
+    site.ok(&format!("zpool create -o cachefile={} tank d0 d1", site.path("own.cache").display()));
+    std::fs::copy(site.path("own.cache"), &old).unwrap();
+    site.ok("zpool add tank d2");
+    site.ok("zpool export tank");
+    std::fs::rename(site.path("d0"), site.path("renamed")).unwrap();
+    // Another pool of that name is in the folder, and not in the file.
+    site.ok("zpool create -o cachefile=none tank d3");
+    site.ok("zpool export tank");
+    let listed = site.ok("zpool import -c old.cache");
+    assert_eq!(listed.matches("pool: tank").count(), 1, "{listed}");
+    site.ok("zpool import -c old.cache tank");
+    let status = site.ok("zpool status tank");
+    for device in ["renamed", "d1", "d2"] {
+        assert!(
+            status.lines().any(|line| line.contains(&format!("/{device} ")) && line.contains("ONLINE")),
+            "{status}"
+        );
+    }
+    assert!(!status.contains("d3") && status.contains("state: ONLINE"), "{status}");
+}
+
+#[test]
+fn a_temporary_name_is_not_written_to_the_pool() {
+    let site = Site::new(2);
+    let daemon = site.start();
+    site.ok("zpool create -O sharenfs=on tank d0");
+    site.ok("zfs create tank/a");
+    site.ok("zpool export tank");
+    let labels = |disk: &str| site.ok(&format!("zdb -l {disk}"));
+    let at = site.path("d0");
+    site.ok(&format!("zpool import -t -d {} tank tried", at.display()));
+    assert_eq!(site.ok("zfs list -Hr -o name tried"), "tried\ntried/a\n");
+    assert_eq!(site.ok("zpool list -Ho name"), "tried\n");
+    site.ok("zfs create tried/b");
+    site.ok("zpool set comment=changed tried");
+    site.ok("zpool sync -f tried");
+    assert!(labels("d0").contains("name: 'tank'") && !labels("d0").contains("tried"), "{}", labels("d0"));
+    site.ok("zpool create -t other -o comment=new -O canmount=off made d1");
+    assert_eq!(site.ok("zpool get -Ho value comment other"), "new\n");
+    assert_eq!(site.ok("zfs get -Ho value canmount other"), "off\n");
+    assert!(site.fails("zpool status made").contains("no such pool"));
+    site.ok("zpool export other");
+    assert!(labels("d1").contains("name: 'made'") && !labels("d1").contains("other"), "{}", labels("d1"));
+    // A pool under such a name is not remembered, and has its own one from the next import on.
+    drop(daemon);
+    let _daemon = site.start();
+    assert!(site.pools().is_empty());
+    site.ok(&format!("zpool import -f -d {} tank", at.display()));
+    assert_eq!(site.ok("zfs list -Hr -o name tank"), "tank\ntank/a\ntank/b\n");
+}
