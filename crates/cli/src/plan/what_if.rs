@@ -123,6 +123,11 @@ fn fastest_link() -> Option<f64> {
 pub fn run(call: &Call, args: &WhatIfArgs) -> Result<u8, Failure> {
     let changes = args.changes()?;
     let link_gbit = args.link_gbit()?;
+    if link_gbit.is_none() && changes.iter().any(|change| matches!(change, Change::Link(_))) {
+        return Err(Failure::failed(
+            "weir what-if: --link: the rate of the present link is not known; give it as --link-now 1GbE",
+        ));
+    }
     let watch = why::time_to_watch(args.watch.as_deref()).map_err(|what| WhatIfArgs::misused(&what))?;
     let reason = "the process that has it open (weir daemon, serve, mount) counts its load";
     let open = open_pools(call, &args.places, std::slice::from_ref(&args.pool), reason)?;

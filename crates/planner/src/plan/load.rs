@@ -73,7 +73,13 @@ fn operations_bound(spec: &ServerSpec, load: &Workload) -> f64 {
     let drives = (spec.pool.vdevs * spec.pool.layout.disks()) as f64;
     let positioned = load.order == Order::Random && load.read_percent == 100 && !cached;
     let media = if positioned { drives * spec.pool.drive.read_iops() * at_once } else { f64::MAX };
-    by_rate.min(processors).min(media)
+    by_rate.min(processors).min(media).min(paced(load))
+}
+
+/// Operations per second of clients that wait between an answer and the next request, if the server took no time.
+fn paced(load: &Workload) -> f64 {
+    let outstanding = (load.clients * load.threads * load.depth) as f64;
+    if load.client_us > 0.0 { outstanding * 1e6 / load.client_us } else { f64::MAX }
 }
 
 /// The part of an ARC that can change a load on files of `files_bytes`: more than these with their metadata is of no use.
@@ -135,7 +141,9 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
     let mut length = seconds.min(OPERATIONS / operations_bound(&server, &load).max(1.0));
     let parity = parity_share(server.pool.layout);
     if load.read_percent < 100 && parity > 0.0 {
-        length = length.min(PARITY_BYTES as f64 / parity / rate_bound(&server, &load) / 1.5);
+        // A write into a record writes all of it.
+        let paced_rate = paced(&load) * operation_bytes.max(server.pool.record_bytes) as f64;
+        length = length.min(PARITY_BYTES as f64 / parity / rate_bound(&server, &load).min(paced_rate) / 1.5);
     }
     load.seconds = length.max(SHORTEST);
     load.ramp_seconds = load.seconds / 2.0;
@@ -190,6 +198,15 @@ mod tests {
     fn files_that_fit_into_memory_fit_into_the_simulated_memory() {
         let (server, load, scale) = specs(&described("file_mib = 4000", 34), 5.0).unwrap();
         assert!(scale > 1 && server.arc_bytes > load.working_set_bytes() * 5 / 4, "{server:?} {load:?}");
+    }
+
+    #[test]
+    fn clients_that_wait_are_simulated_for_long_enough() {
+        let load =
+            "read_percent = 70\norder = \"random\"\noperation_kib = 16\nfile_mib = 100\ndepth = 4\nclient_us = 24000";
+        let (_, load, _) = specs(&described(load, 34), 13.0).unwrap();
+        let operations = load.seconds * paced(&load);
+        assert!(operations > 1000.0, "{operations} in {} s", load.seconds);
     }
 
     #[test]

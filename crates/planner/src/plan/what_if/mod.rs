@@ -24,6 +24,8 @@ use serde::Serialize;
 /// Operations that a simulation should have, and the virtual seconds that it takes for them at least and at most.
 const WANTED_OPERATIONS: f64 = 2000.0;
 const MIN_SECONDS: f64 = 5.0;
+/// Operations of a simulation below which the text says that they are few.
+const FEW_OPERATIONS: f64 = 100.0;
 const MAX_SECONDS: f64 = 60.0;
 
 /// A change of the hardware.
@@ -317,6 +319,16 @@ pub fn text(answers: &WhatIf) -> String {
          of the simulations those at the client.\n",
         (now / operations_per_second.max(1e-9) - 1.0) * 100.0
     ));
+    for one in &answers.alternatives {
+        let Outcome { seconds, operations_per_second, .. } = one.prediction.outcome;
+        if seconds * operations_per_second < FEW_OPERATIONS {
+            out.push_str(&format!(
+                "The simulation of {} had only {:.0} operations in {seconds:.1} s: its figures say little.\n",
+                one.name,
+                seconds * operations_per_second
+            ));
+        }
+    }
     for sentence in &answers.assumed {
         out.push_str(&format!("{sentence}\n"));
     }
