@@ -26,6 +26,7 @@ pub(super) fn sentence(view: &View<'_>, findings: &[Finding]) -> String {
     let time_ns: u64 = view.clients.iter().map(|row| row.time_ns).sum();
     if requests == 0 {
         return match view.subject {
+            None if !findings.is_empty() => format!("No request of a client ended in {}.", view.time()),
             None => format!("Nothing waits: no request of a client ended in {}.", view.time()),
             Some(subject) => format!(
                 "Nothing waits: no request of {subject} ended in {}; weir top lists clients and datasets with requests.",

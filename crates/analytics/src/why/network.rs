@@ -74,7 +74,9 @@ fn saturated(view: &View<'_>, link: &LinkFacts) -> Option<Finding> {
 /// Clients to which packets are lost.
 pub(super) fn retransmissions(view: &View<'_>) -> Vec<Finding> {
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for connection in connections(view) {
+    // Within this machine no packet is lost: what is sent again there are probes of a full receive window.
+    let is_here = |client: &str| client.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback());
+    for connection in connections(view).filter(|connection| !is_here(&connection.client)) {
         let (sent, again) = sums.entry(&connection.client).or_default();
         *sent = sent.saturating_add(connection.sent_bytes);
         *again = again.saturating_add(connection.retransmitted_bytes);
@@ -134,7 +136,10 @@ pub(super) fn small_segments(view: &View<'_>) -> Vec<Finding> {
 /// Clients that take data more slowly than the server sends it.
 pub(super) fn slow_clients(view: &View<'_>) -> Vec<Finding> {
     let mut clients: BTreeMap<&str, &ConnectionFacts> = BTreeMap::new();
-    for connection in connections(view).filter(|connection| connection.busy_ms >= ENOUGH_BUSY_MS) {
+    // While the slowest take their first answers, no request of theirs has ended.
+    let has_answered = view.clients.iter().any(|row| row.requests > 0);
+    let busy = view.facts.connections.iter().filter(|connection| connection.busy_ms >= ENOUGH_BUSY_MS);
+    for connection in busy.filter(|connection| !has_answered || bytes_of(view, &connection.client) != (0, 0)) {
         let most = clients.entry(&connection.client).or_insert(connection);
         if connection.window_limited_ms > most.window_limited_ms {
             *most = connection;

@@ -364,6 +364,12 @@ fn packets_that_are_lost_or_small() {
     );
     let sentence = &found(&interval, &lost(5 << 20))[0].2;
     assert!(sentence.contains("5M of 100M were sent again, 5.00 %"), "{sentence}");
+    let here = on_a_link(|_, connection| {
+        connection.client = "127.0.0.1".into();
+        connection.retransmitted_bytes = 5 << 20;
+    });
+    let local = changed(|one| one.clients.iter_mut().for_each(|row| row.client = "127.0.0.1".into()));
+    assert_eq!(found(&local, &here), []);
     let segments = |mss| on_a_link(|_, connection| connection.mss_bytes = Some(mss));
     let words = ["segments of 1448 bytes", "MTU of 9000"];
     with_facts((&interval, &segments(4500)), (&interval, &segments(1448)), Cause::SmallSegments, "10.0.0.1", &words);
@@ -380,6 +386,15 @@ fn a_client_that_takes_data_slowly() {
     with_facts((&interval, &slow(1999)), (&interval, &slow(2000)), Cause::SlowClient, "10.0.0.1", &words);
     let brief = on_a_link(|_, connection| (connection.busy_ms, connection.window_limited_ms) = (999, 999));
     assert_eq!(found(&interval, &brief), []);
+    // So slow that no request of it has ended.
+    let none_ended = changed(|one| {
+        one.clients.clear();
+        one.operations.clear();
+    });
+    let diagnosis = diagnose(&none_ended, &slow(5000), None);
+    let causes: Vec<_> = diagnosis.findings.iter().map(|finding| (finding.cause, finding.subject.as_str())).collect();
+    assert_eq!(causes, [(Cause::SlowClient, "10.0.0.1")]);
+    assert_eq!(diagnosis.limit, "No request of a client ended in 10 s.");
     // Asked about the other client, it is not named.
     assert_eq!(diagnose(&interval, &slow(5000), Some("10.0.0.2")).findings, []);
 }
