@@ -99,7 +99,7 @@ function showRange() {
 function showLink() {
   if (!isOverview()) return;
   const from = view.last === undefined ? undefined : view.last - 1000 * view.span;
-  const words = linkOf({ pool: view.pool, span: view.span, from, to: view.last, graphs: worksheet?.ids() });
+  const words = linkOf({ pool: view.pool || wanted.pool, span: view.span, from, to: view.last, graphs: worksheet?.ids() });
   history.replaceState(undefined, "", `#overview:${words}`);
 }
 
@@ -108,7 +108,10 @@ function followLink() {
   if (!location.hash.startsWith("#overview:")) return;
   wanted = linked(location.hash.slice("#overview:".length));
   const span = [...byId("span").options].find((option) => Number(option.value.split(":")[1]) === wanted.span);
-  if (span) byId("span").value = span.value;
+  if (span) {
+    byId("span").value = span.value;
+    view.span = wanted.span;
+  }
   view.last = wanted.to;
   if (wanted.to !== undefined) view.span = (wanted.to - wanted.from) / 1000;
   const pool = [...byId("pool").options].find((option) => option.value === wanted.pool);
@@ -230,6 +233,7 @@ function showPools(names) {
     select.replaceChildren(...names.map((name) => new Option(name, name)));
     const chosen = view.pool || wanted.pool;
     if (names.includes(chosen)) select.value = chosen;
+    else if (chosen && select.value) report(`Pool '${chosen}' is not open here; this is '${select.value}'.`);
   }
   setPool(select.value);
 }

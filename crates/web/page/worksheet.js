@@ -122,7 +122,10 @@ export class Worksheet {
 
   // Shows these graphs; all if undefined.
   show(ids) {
-    this.shown = new Set(ids ?? this.all.map(({ id }) => id));
+    // A link with names that no graph has shows all.
+    const known = ids?.filter((id) => this.all.some((graph) => graph.id === id));
+    const isKnown = known && (known.length > 0 || ids.length === 0);
+    this.shown = new Set(isKnown ? known : this.all.map(({ id }) => id));
     this.boxes.forEach((box, n) => (box.checked = this.shown.has(this.all[n].id)));
     this.changed();
   }

@@ -109,6 +109,13 @@ fn the_flow_of_bytes_has_the_clients_and_the_devices() {
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
 }
 
+/// Opens an address as in a new tab.
+fn open_anew(browser: &mut Browser, url: &str) {
+    for url in ["about:blank", url] {
+        browser.call("Page.navigate", json!({ "url": url }));
+    }
+}
+
 /// A range that is drawn with the pointer has the mean of the load; zooming in shows it alone, and a link shows the same.
 #[test]
 fn a_range_has_its_mean_and_a_link_shows_it_again() {
@@ -170,8 +177,7 @@ fn a_range_has_its_mean_and_a_link_shows_it_again() {
     assert!(link.ends_with("&graphs=flow.answered"), "{link}");
     let shown = "[...document.querySelectorAll('figure')].filter(one => !one.hidden).length";
     assert_eq!(browser.value(shown), 2);
-    browser.call("Page.navigate", json!({"url": "about:blank"}));
-    browser.call("Page.navigate", json!({"url": link}));
+    open_anew(&mut browser, &link);
     until(|| (browser.value(shown) == 2).then_some(()));
     until(|| browser.text("document.getElementById('range-text')?.textContent").starts_with("Shown: ").then_some(()));
     assert!(
@@ -182,5 +188,13 @@ fn a_range_has_its_mean_and_a_link_shows_it_again() {
     browser.value("document.getElementById('range-live').click()");
     until(|| (browser.value("document.getElementById('range').hidden") == Value::Bool(true)).then_some(()));
     assert!(browser.text("location.href").contains("span=300"));
+
+    // A time up to now is kept when the page is opened, and graphs that there are not are no reason to show none.
+    let page = link.split('#').next().unwrap();
+    open_anew(&mut browser, &format!("{page}#overview:pool=tank&span=3600&graphs=zzz"));
+    until(|| (browser.value(shown).as_u64() > Some(2)).then_some(()));
+    until(|| browser.text("document.getElementById('pool')?.value").eq("tank").then_some(()));
+    let link = browser.text("location.href");
+    assert!(link.contains("#overview:pool=tank&span=3600"), "{link}");
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
 }
