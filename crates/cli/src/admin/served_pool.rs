@@ -192,8 +192,8 @@ impl ServedPool {
         self.devices.lock()
     }
 
-    /// Releases the locks of devices that have left the pool, so that they can be used again.
-    fn release_removed(&self) {
+    /// Releases the locks of devices that have left the pool, or did not become a part of it, so that they can be used again.
+    pub fn release_removed(&self) {
         // A device may be at another path than its configuration says.
         let health = self.engine.cache.blocks().tree().health();
         let opened = health.iter().map(|leaf| leaf.name.rsplit_once(':').map_or(leaf.name.as_str(), |(path, _)| path));

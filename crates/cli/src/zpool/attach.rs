@@ -12,6 +12,7 @@ use crate::args::CommandLine;
 use crate::cache_file;
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::locks::Locks;
 use crate::options::{PoolDirs, pools_once};
 use crate::pools::search;
 use crate::size;
@@ -150,11 +151,12 @@ async fn check_own(engine: &Engine, path: &Path, replaced: Option<u64>) -> Resul
     if let Some(guid) = replaced {
         let _lost = engine.vdevs().probe(|leaf| leaf == guid).await.map_err(|error| error.to_string())?;
     }
-    let is_away = replaced.is_some_and(|guid| !engine.vdevs().is_in_service(guid));
-    match is_away || is_spare(engine, path) {
-        true => Ok(()),
-        false => Err(format!("{} is part of this pool already, and in service", path.display())),
+    let in_service = replaced.is_some_and(|guid| engine.vdevs().is_in_service(guid));
+    if replaced.is_some() && !in_service || is_spare(engine, path) {
+        return Ok(());
     }
+    let how = if in_service { ", and in service" } else { "" };
+    Err(format!("{} is part of this pool already{how}", path.display()))
 }
 
 /// A device that is put into a vdev.
@@ -212,6 +214,13 @@ async fn start(
     }
 }
 
+/// Locks the new device, unless another process has it or it is part of another pool.
+fn take(call: &Call, pool: &str, engine: &Engine, path: &Path, force: bool) -> Result<Locks, Failure> {
+    // A distributed spare is no device that another process could have.
+    let devices = if is_spare_name(&path.to_string_lossy()) { Vec::new() } else { vec![path.to_owned()] };
+    claim(call, pool, devices, force || is_spare(engine, path))
+}
+
 fn join(
     call: &Call,
     pool: &str,
@@ -243,19 +252,15 @@ fn join(
         let word = new.map_or_else(|| path.to_string_lossy().into_owned(), |new| spare_path(engine, new));
         let NewDevice { leaf, stores } = new_device(call, engine, word)?;
         let in_place = replaces && leaf.path == path;
-        // A distributed spare is no device that another process could have.
-        let devices = if is_spare_name(&leaf.path.to_string_lossy()) { Vec::new() } else { vec![leaf.path.clone()] };
-        match claim(call, pool, devices, options.force) {
-            Ok(taken) => locks = Some(taken),
-            Err(failure) => {
-                let is_own = in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path));
-                if !is_own {
-                    return Err(failure);
-                }
-                let replaced = in_place.then_some(present.guid);
-                check_own(engine, &leaf.path, replaced).await.map_err(&cannot)?;
+        let is_own = in_place || served_pool.as_ref().is_some_and(|pool| pool.has_path(&leaf.path));
+        locks = match take(call, pool, engine, &leaf.path, options.force) {
+            Ok(taken) => Some(taken),
+            Err(_) if is_own => {
+                check_own(engine, &leaf.path, in_place.then_some(present.guid)).await.map_err(&cannot)?;
+                None
             }
-        }
+            Err(failure) => return Err(failure),
+        };
         crate::stores::make(call.machine()?, &stores)?;
         let request = AttachRequest { device: present.guid, new: leaf, replaces, ashift, force: options.force };
         let joined = start(engine, &request, expanded.is_some(), options.sequential).await;
@@ -284,7 +289,11 @@ fn join(
         return done.map(|()| 0);
     };
     locks.into_iter().for_each(|locks| served_pool.also_has(locks));
-    attached?;
+    if let Err(failure) = attached {
+        // A device that was refused is free for the next command.
+        served_pool.release_removed();
+        return Err(failure);
+    }
     served_pool.go_on_scrubbing();
     if options.wait {
         let wanted = BTreeSet::from([Activity::Resilver, Activity::Replace, Activity::RaidzExpand]);

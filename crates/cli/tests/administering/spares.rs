@@ -88,6 +88,28 @@ fn a_device_does_not_replace_itself_even_by_force() {
     check(lab.0.path());
 }
 
+#[test]
+fn a_device_that_was_refused_is_free_for_the_next_command() {
+    let lab = Lab::new();
+    let server = lab.serve();
+    let x = lab.disk("x", 64);
+    assert!(lab.fails(&format!("zpool attach p d0 {x}")).contains("is too small"));
+    lab.disk("x", 256);
+    lab.ok(&format!("zpool attach -w p d0 {x}"));
+    end(server);
+    check(lab.0.path());
+}
+
+#[test]
+fn the_pools_own_spare_replaces_a_device_without_force() {
+    let lab = Lab::new();
+    let s = lab.disk("s", 256);
+    lab.ok(&format!("zpool add p spare {s}"));
+    lab.ok(&format!("zpool replace p d0 {s}"));
+    assert!(lab.ok("zpool status p").contains("INUSE"));
+    check(lab.0.path());
+}
+
 /// As `redundancy_mirror` of OpenZFS's test suite does it: the pool has not noticed yet that the device has other contents.
 #[test]
 fn a_device_that_was_overwritten_in_service_is_replaced_by_itself() {
