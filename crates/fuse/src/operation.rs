@@ -33,7 +33,8 @@ impl FuseOps {
             };
             let rq = Arc::new(inner.tree.accounts().begin(&client, operation).with_user(caller.uid()));
             work(Arc::clone(&inner), Arc::clone(&rq)).await;
-            inner.tree.accounts().record(rq);
+            inner.tree.accounts().record(&rq);
+            drop(rq);
         };
         match is_known {
             true => self.tasks.start(operation),

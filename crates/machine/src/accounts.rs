@@ -32,7 +32,6 @@ use crate::time::{Clock, Nanos};
 use device_bytes::DeviceRegisters;
 use rows::{Owner, Rows};
 use shard::{SHARDS, Shard};
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -180,10 +179,11 @@ impl Accounts {
         client
     }
 
-    /// Records a request that ends now, and drops it if it is given by value: until then, it counts as in progress.
-    pub fn record(&self, request: impl Borrow<Request>) {
+    /// Records a request that ends now. It counts as in progress until it is dropped: drop it before its answer is sent.
+    #[inline]
+    pub fn record(&self, request: &Request) {
         if IS_ACCOUNTED {
-            self.record_totals(request.borrow());
+            self.record_totals(request);
         }
     }
 

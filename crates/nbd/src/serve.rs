@@ -125,7 +125,8 @@ async fn serve_connection(
     let Some((negotiated, reader, writer)) = negotiated else { return Ok(()) };
     let rq = server.accounts.begin(&client, Operation::Open);
     let device = exports.open(&rq, &negotiated.export).await.map_err(io::Error::other)?;
-    server.accounts.record(rq);
+    server.accounts.record(&rq);
+    drop(rq);
     handle.uses(Protocol::Nbd.name(), negotiated.export.clone());
     let accounts = device.accounts().unwrap_or_else(|| server.accounts.clone());
     let client = accounts.client(Protocol::Nbd, &peer.to_string());
@@ -248,7 +249,8 @@ async fn requests(
         drop(tasks.spawn(async move {
             let rq = session.accounts.begin(&session.client, operation(header.command));
             let reply = transmission::answer(&*session.device, &rq, &session.negotiated, &header, plan, payload).await;
-            session.accounts.record(rq);
+            session.accounts.record(&rq);
+            drop(rq);
             // If the writer has ended, the connection is closed and the reply is dropped.
             let _ = sender.send((reply, held)).await;
         }));

@@ -223,7 +223,8 @@ impl Server {
         let verifier = pool.map_or([0; 8], |(_, pool)| pool.verifier);
         let context = PoolContext { handles: &pools.handles, verifier };
         let reply = self.dispatch(peer, call, message, &rq, &context).await;
-        accounts.record(rq);
+        accounts.record(&rq);
+        drop(rq);
         reply
     }
 

@@ -155,7 +155,7 @@ async fn requests(accounts: &Accounts, file: &File) -> Result<(u64, u64), FileEr
         let offset = (chance.below(HOT_BYTES as usize / REQUEST_BYTES) * REQUEST_BYTES) as u64;
         let pieces = file.files.contents().read_segments(&rq, file.object, offset, REQUEST_BYTES).await?;
         sum = add(sum, std::hint::black_box(&pieces).iter().map(|piece| piece.len()).sum());
-        accounts.record(rq);
+        accounts.record(&rq);
     }
     Ok(sum)
 }

@@ -41,7 +41,8 @@ async fn run(session: Arc<Running>, ready: Ready<Memory>, guard: CallGuard) {
     let Account { accounts, client } = session.account();
     let rq = accounts.begin(client, operation(&cdb));
     let outcome = execute(&session, &bhs, data.freeze(), &is_aborted, &rq).await;
-    accounts.record(rq);
+    accounts.record(&rq);
+    drop(rq);
     {
         let mut state = session.state();
         // The answer is queued under the lock: no other task sees this one gone before its answer is queued.

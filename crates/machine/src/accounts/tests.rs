@@ -61,7 +61,7 @@ fn more_datasets_and_clients_than_the_tables_hold_are_charged_to_other() {
     assert_eq!(clients[MAX_CLIENTS].origin(), Origin::OTHER);
     assert_eq!(accounts.client(Protocol::Nfs3, "host 0").origin(), clients[0].origin());
     for client in &clients {
-        accounts.record(accounts.begin(client, Operation::Lookup));
+        accounts.record(&accounts.begin(client, Operation::Lookup));
     }
     let rows = accounts.datasets();
     assert_eq!(rows.iter().map(|row| row.requests).sum::<u64>(), clients.len() as u64);
@@ -89,14 +89,14 @@ fn requests_that_overlap_are_counted_by_client() {
     let accounts = Accounts::default();
     let [serial, parallel] = ["serial", "parallel"].map(|name| accounts.client(Protocol::Nbd, name));
     for _ in 0..3 {
-        accounts.record(accounts.begin(&serial, Operation::Write));
+        accounts.record(&accounts.begin(&serial, Operation::Write));
     }
     let begun: Vec<Request> = (0..3).map(|_| accounts.begin(&parallel, Operation::Read)).collect();
     begun.iter().for_each(|rq| accounts.record(rq));
     drop(begun);
     // A request that was given up is in progress no longer.
     drop(accounts.begin(&parallel, Operation::Read));
-    accounts.record(accounts.begin(&parallel, Operation::Flush));
+    accounts.record(&accounts.begin(&parallel, Operation::Flush));
     let of = |name: &str| accounts.datasets().into_iter().find(|row| row.client == name).unwrap();
     let counts = |row: &DatasetTotals| (row.requests, row.reads, row.writes, row.overlapping);
     assert_eq!(counts(&of("serial")), (3, 0, 3, 0));
