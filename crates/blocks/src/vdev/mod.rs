@@ -378,6 +378,12 @@ impl Vdev {
         }
     }
 
+    /// Whether a distributed spare is here, whose space is on another device in each slice of its dRAID vdev. What is read and
+    /// written here at once may not continue in the next slice.
+    pub(super) fn is_distributed(&self) -> bool {
+        matches!(self.body, Body::DraidSpare(_)) || self.children().iter().any(Vdev::is_distributed)
+    }
+
     /// Counts and reports wrong bytes at the first present leaf below. Returns whether there is one.
     pub(crate) fn checksum_error(&self, tree: &Tree, job: &VdevRead<'_>, place: Place, range: (u64, u64)) -> bool {
         match &self.body {

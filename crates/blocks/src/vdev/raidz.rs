@@ -157,15 +157,17 @@ impl Read<'_> {
         self.all().into_iter().filter(|&(r, c)| matches!(self.cells[r][c], ColumnState::Untried)).collect()
     }
 
-    /// Reads columns; adjacent ones of a child in one operation.
+    /// Reads columns; adjacent ones of a child in one operation, unless a distributed spare may have them on different devices.
     async fn fetch(&mut self, wants: &[ColumnRef]) {
         let mut sorted = wants.to_vec();
         sorted.sort_by_key(|&at| (self.column(at).child, self.column(at).offset_bytes));
         let mut runs: Vec<(usize, u64, u64, Vec<ColumnRef>)> = Vec::new();
+        let in_one_place = |child: usize| self.target.children.get(child).is_none_or(|vdev| !vdev.is_distributed());
         for at in sorted {
             let Column { child, offset_bytes, size_bytes, .. } = *self.column(at);
+            let follows = |c: usize, end: u64| c == child && end == offset_bytes && in_one_place(child);
             match runs.last_mut() {
-                Some((c, start, len, members)) if *c == child && start.wrapping_add(*len) == offset_bytes => {
+                Some((c, start, len, members)) if follows(*c, start.wrapping_add(*len)) => {
                     *len += size_bytes as u64;
                     members.push(at);
                 }

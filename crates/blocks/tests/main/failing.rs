@@ -4,7 +4,8 @@ use crate::store::*;
 use futures_util::future::{Either, join, join_all, select};
 use std::time::Duration;
 use weir_blocks::raidz::Map;
-use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, WriteOptions};
+use weir_blocks::vdev::DistributedSpare;
+use weir_blocks::{Blocks, Class, VdevGrid, VdevKind, VdevSpec, WriteOptions};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::{Priority, Request};
 use weir_sim::{Fault, Timing};
@@ -138,6 +139,52 @@ fn each_row_of_draid_bears_a_missing_disk() {
         assert_eq!(bench.read(&blocks, &pointer).unwrap(), data);
         assert_eq!(bench.read(&build(&[missing]), &pointer).unwrap(), data, "without {missing}");
         assert_accounts_add_up(&bench, &blocks, "dRAID");
+    }
+}
+
+/// As many disks of a dRAID vdev are replaced by distributed spares as there are: a block that continues in the next slice, which
+/// has other disks for the spares, is whole on the others.
+#[test]
+fn distributed_spares_have_each_row_of_a_block() {
+    let draid = VdevKind::Draid { nparity: 1, ndata: 4, nspares: 3, ngroups: 1 };
+    let group = 5 * (16u64 << 20);
+    let used = |disk: &VdevSpec, spare: u64| {
+        let draid_spare = VdevSpec {
+            kind: VdevKind::DraidSpare,
+            distributed_spare: Some(DistributedSpare { top: 0, spare }),
+            ..VdevSpec::leaf(1, 70 + spare, format!("draid1-0-{spare}"), None)
+        };
+        VdevSpec::inner(disk.id, 80 + spare, format!("spare-{spare}"), VdevKind::Spare, vec![disk.clone(), draid_spare])
+    };
+    for missing in (0..56).map(|n| [n % 8, (n + 1 + n / 8) % 8, (n + 7) % 8]) {
+        if missing[0] == missing[1] || missing[1] == missing[2] || missing[0] == missing[2] {
+            continue;
+        }
+        let bench = Bench::new(4, 8, Timing::Nvme);
+        let build = |more: Option<usize>| {
+            let gone: Vec<usize> = missing.into_iter().chain(more).collect();
+            let mut leaves = bench.leaves(0..8, &gone);
+            for (disk, spare) in missing.into_iter().zip(0..) {
+                leaves[disk] = used(&leaves[disk], spare);
+            }
+            bench.blocks(vec![top(0, draid, 12, leaves)])
+        };
+        let blocks = build(None);
+        blocks.tree().set_writable(true);
+        let grid =
+            VdevGrid { vdev: 0, class: Class::Normal, metaslab_shift: 30, metaslab_count: 1, non_allocating: false };
+        blocks.add_vdev(&grid).unwrap();
+        let free = group - (100 << 10)..group + (200 << 10);
+        blocks.metaslabs().set_free(0, 0, std::slice::from_ref(&free)).unwrap();
+        let data = pattern(128 << 10, 5);
+        let pointer = write(&bench, &blocks, &data, &options()).unwrap();
+        assert_eq!(pointer.dva(0).offset_bytes, group - (100 << 10));
+        assert_eq!(scrub(&bench, &blocks, &pointer), data);
+        let errors: u64 = blocks.tree().health().iter().map(|leaf| leaf.counts.checksum_errors).sum();
+        assert_eq!(errors, 0, "{missing:?}");
+        for more in (0..8).filter(|disk| !missing.contains(disk)) {
+            assert_eq!(bench.read(&build(Some(more)), &pointer).unwrap(), data, "{missing:?} and {more}");
+        }
     }
 }
 
