@@ -14,6 +14,7 @@
 //! differ by the requests that ended in between; over an interval this difference does not grow.
 
 mod facts;
+mod families;
 pub mod frame;
 mod history;
 mod interval;
@@ -25,6 +26,7 @@ mod stores;
 pub mod why;
 
 pub use facts::{ConnectionFacts, LinkFacts, PoolFacts, PoolObservation};
+pub use families::{Family, FamilyKind, FamilyRow};
 pub use history::{History, Point, Resolution, SERIES};
 pub use interval::{Interval, quantile_ns};
 pub use names::DatasetNames;

@@ -1,10 +1,11 @@
 //! Metrics in OpenMetrics's text form, for Prometheus.
 //!
-//! All names begin with `weir_`. Labels are bounded: pools, protocols, operations, sources, devices, and the open datasets; clients
+//! All names begin with `weir_`, except those of [`Family`]. Labels are bounded: pools, protocols, operations, sources, devices, and the open datasets; clients
 //! and files are no labels. Counters are those of [`Sample`], so that two scrapes and two samples have the same differences.
 //!
 //! Source: OpenMetrics 1.0, <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
 
+use crate::families::{Families, Family};
 use crate::sample::{ArcState, Sample};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -57,14 +58,15 @@ pub struct JobState {
     pub next_s: Option<u64>,
 }
 
-/// The metrics of these samples, one of each pool, and of a daemon's alerts and jobs.
+/// The metrics of these samples, one of each pool, of a daemon's alerts and jobs, and further ones.
 ///
 /// # Errors
 /// None: writing to a string does not fail.
-pub fn text(samples: Vec<Sample>, service: ServiceState) -> Result<String, fmt::Error> {
+pub fn text(samples: Vec<Sample>, service: ServiceState, further: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Samples(samples)));
     registry.register_collector(Box::new(Service(service)));
+    registry.register_collector(Box::new(Families(further)));
     let mut out = String::new();
     encode(&mut out, &registry)?;
     Ok(out)
@@ -402,7 +404,7 @@ mod tests {
             next_s: Some(9),
         };
         let jobs = vec![job("nightly", Some((8, true))), job("new", None)];
-        let text = text(vec![sample], ServiceState { alerts: vec![alert], jobs }).unwrap();
+        let text = text(vec![sample], ServiceState { alerts: vec![alert], jobs }, Vec::new()).unwrap();
         for line in [
             "weir_alert{alert=\"pool:\\\"x\",severity=\"critical\",state=\"open\"} 1",
             "weir_alert_begin_seconds{alert=\"pool:\\\"x\"} 7",

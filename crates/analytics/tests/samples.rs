@@ -107,7 +107,7 @@ fn numbers_of_samples_are_those_of_clients_and_devices() {
         let json = serde_json::to_string(&after).unwrap();
         assert_eq!(serde_json::from_str::<Sample>(&json).unwrap(), after);
         let served: u64 = after.operations.iter().map(|row| row.read_bytes.get("disk")).sum();
-        let text = metrics::text(vec![after], metrics::ServiceState::default()).unwrap();
+        let text = metrics::text(vec![after], metrics::ServiceState::default(), Vec::new()).unwrap();
         let line = format!("weir_served_bytes_total{{pool=\"tank\",proto=\"nfs3\",source=\"disk\"}} {served}\n");
         assert!(text.contains(&line), "{text}");
         pool.engine.export().await.unwrap();

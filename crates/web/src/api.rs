@@ -1,6 +1,7 @@
 //! The JSON API. Its OpenAPI description is at `/api/v1/openapi.json`.
 
-use crate::admin::{Access, Identity};
+use crate::admin::{Access, Administrator, Identity};
+use crate::exporters::ExporterNames;
 use crate::sampler::{LiveSecond, Sampler};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
@@ -204,11 +205,29 @@ pub(crate) async fn live(
     Sse::new(events).keep_alive(KeepAlive::default())
 }
 
-/// Metrics for Prometheus.
+/// Metrics for Prometheus. Those of the names that `names` lists are added: `zfs_exporter`, `node_exporter`.
 #[utoipa::path(get, path = "/metrics",
-    responses((status = 200, content_type = "application/openmetrics-text", body = String)))]
-pub(crate) async fn prometheus(State(sampler): State<Arc<Sampler>>) -> Response {
-    match metrics::text(sampler.samples(), sampler.pools.service()) {
+    params(("names" = Option<String>, Query,
+        description = "Projects whose names of metrics are added, separated by commas: zfs_exporter, node_exporter")),
+    responses((status = 200, content_type = "application/openmetrics-text", body = String),
+        (status = 400, body = Problem, description = "A parameter is malformed")))]
+pub(crate) async fn prometheus(
+    State(sampler): State<Arc<Sampler>>,
+    State(admin): State<Option<Arc<Administrator>>>,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> Response {
+    let refused = |error: String| (StatusCode::BAD_REQUEST, Json(Problem { error })).into_response();
+    let names = match query {
+        Ok(Query(pairs)) => ExporterNames::of_query(&pairs),
+        Err(wrong) => Err(wrong.body_text()),
+    };
+    let names = match names {
+        Ok(names) => names,
+        Err(why) => return refused(why),
+    };
+    let samples = sampler.samples();
+    let families = names.families(&sampler.machine, &samples, admin.as_deref()).await;
+    match metrics::text(samples, sampler.pools.service(), families) {
         Ok(text) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }

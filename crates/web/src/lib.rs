@@ -19,6 +19,8 @@
 mod access;
 mod admin;
 mod api;
+mod exporters;
+mod network;
 mod origin;
 mod page;
 mod recorder;

@@ -10,7 +10,10 @@ mod chromium;
 #[path = "../analytics/http.rs"]
 mod http;
 mod jobs;
+mod metrics;
 mod pools;
+#[path = "../analytics/promtool.rs"]
+mod promtool;
 mod roles;
 mod screens;
 mod tls;

@@ -3,6 +3,7 @@
 //! Rates are those between two looks of the page, whose time the text has.
 
 use super::lights::{Light, LightState};
+use crate::network::{self, InterfaceCounters};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_machine::Nanos;
@@ -11,8 +12,6 @@ use weir_machine::Nanos;
 const BUSY_PERCENT: u64 = 90;
 /// Share of a link's speed, in percent, from which on it is a warning.
 const LINK_PERCENT: u64 = 80;
-/// Interfaces that are looked at.
-const MAX_INTERFACES: usize = 256;
 
 /// Counters of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +38,7 @@ impl HostCounters {
     /// The counters now.
     pub fn read(at: Nanos) -> Self {
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-        let mut interfaces = interfaces(&text("/proc/net/dev"));
+        let mut interfaces = interfaces(network::read());
         for (name, interface) in &mut interfaces {
             let speed = text(&format!("/sys/class/net/{name}/speed"));
             // A link that is down has the speed -1.
@@ -104,25 +103,16 @@ impl HostCounters {
     }
 }
 
-/// Interfaces but loopback, without their speeds.
-fn interfaces(text: &str) -> BTreeMap<String, Interface> {
-    let mut out = BTreeMap::new();
-    for line in text.lines().take(MAX_INTERFACES) {
-        let Some((name, numbers)) = line.split_once(':') else { continue };
-        let numbers: Vec<u64> = numbers.split_whitespace().map_while(|number| number.parse().ok()).collect();
-        // Received: bytes, packets, errs, drop, fifo, frame, compressed, multicast; then sent: bytes, packets, errs, drop.
-        let &[received_bytes, _, errors, drops, _, _, _, _, sent_bytes, _, sent_errors, sent_drops, ..] =
-            numbers.as_slice()
-        else {
-            continue;
-        };
-        let name = name.trim();
-        if name != "lo" && !name.contains(['/', '.']) {
-            let faults = [errors, drops, sent_errors, sent_drops].into_iter().fold(0, u64::saturating_add);
-            out.insert(name.to_owned(), Interface { received_bytes, sent_bytes, faults, speed: 0 });
-        }
-    }
-    out
+/// Interfaces but loopback, without their speeds. A name that is no name of a directory in `/sys/class/net` is left out.
+fn interfaces(all: BTreeMap<String, InterfaceCounters>) -> BTreeMap<String, Interface> {
+    let is_shown = |name: &str| name != "lo" && !name.contains(['/', '.']);
+    let shown =
+        all.into_iter().filter(|(name, _)| is_shown(name)).map(|(name, InterfaceCounters { received, sent })| {
+            let faults = [received.errors, received.drops, sent.errors, sent.drops];
+            let faults = faults.into_iter().fold(0, u64::saturating_add);
+            (name, Interface { received_bytes: received.bytes, sent_bytes: sent.bytes, faults, speed: 0 })
+        });
+    shown.collect()
 }
 
 /// Ticks of all processors: not idle, and all.
@@ -143,7 +133,7 @@ mod tests {
 
     #[test]
     fn counters_are_parsed_and_rates_have_their_time() {
-        let found = interfaces(DEV);
+        let found = interfaces(network::parse(DEV));
         assert_eq!(found.keys().collect::<Vec<_>>(), ["eth0"]);
         assert_eq!((found["eth0"].received_bytes, found["eth0"].sent_bytes), (1000, 500));
         assert_eq!(ticks("cpu  10 0 20 60 10 0 0 0 5 5\ncpu0 1\n"), (30, 100));
