@@ -33,15 +33,21 @@ fn vdevs_are_added_removed_and_split_off() {
     until("the removal ends", || site.ok("zpool status tank").contains("completed").then_some(()));
     assert!(!site.ok("zpool list -v tank").contains(&site.disk(1)));
 
-    // A device of an open pool is not wiped; one that was removed is, after its dry run.
+    // A device of an open pool is not wiped; one of a destroyed pool is, after its dry run. One that was removed has no labels.
     let wipe = |disk: usize| json!({"do": "wipe", "device": site.disk(disk), "force": true});
     let (_, code, refused) = act_twice(&own, wipe(0));
     assert_eq!(code, 422, "{refused}");
-    let shown = until("the removed device is released", || {
-        let (shown, code, _) = act_twice(&own, wipe(1));
+    site.ok("zpool create old d5");
+    site.ok("zpool destroy old");
+    let shown = until("the device of a destroyed pool is released", || {
+        let (shown, code, _) = act_twice(&own, wipe(5));
         (code == 200).then_some(shown)
     });
     assert!(shown.contains("134217728 bytes"), "{shown}");
+    for disk in [1, 5] {
+        let (_, code, refused) = act_twice(&own, wipe(disk));
+        assert!(code == 422 && refused.to_string().contains("label"), "{code}: {refused}");
+    }
 
     site.ok("zpool create two mirror d3 d4");
     let (shown, code, done) = act_twice(&own, json!({"do": "split", "pool": "two", "name": "three"}));
