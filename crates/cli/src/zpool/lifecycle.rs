@@ -14,7 +14,7 @@ use clap::Parser;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use weir_admin::{Action, PoolChange, ProcessChange};
-use weir_format::NvList;
+use weir_format::label;
 use weir_pool::assemble::state;
 
 /// Close pools and mark them as exported.
@@ -83,16 +83,6 @@ pub struct LabelclearArgs {
     devices: Vec<String>,
 }
 
-/// Bytes of a label; two labels are at the start of a device and two at its end.
-const LABEL_BYTES: u64 = 256 << 10;
-/// Bytes of a label before what the pool writes: space for a boot block.
-const LABEL_PAD_BYTES: u64 = 8 << 10;
-/// Start of a label's configuration, which the boot environment precedes.
-const LABEL_CONFIG_START: usize = 16 << 10;
-/// End of a label's configuration, which its checksum follows, in bytes from its start.
-const LABEL_CONFIG_END: usize = (128 << 10) - 40;
-/// First byte after the two labels at the start of a device and the boot block, where the log of a cache device begins.
-const LABEL_START_BYTES: u64 = 4 << 20;
 /// Bytes of the header of a cache device's log (OpenZFS `l2arc_dev_hdr_phys_t`).
 const L2ARC_HEADER_BYTES: usize = 512;
 
@@ -191,15 +181,14 @@ pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Overwrites the labels that can be read, and the header of the log of a cache device, which would otherwise be found again.
-/// The first [`LABEL_PAD_BYTES`] of a label are not of the pool, and stay. OpenZFS's `zpool_clear_label` leaves the boot
-/// environment, too, of which a file is not free then.
+/// Overwrites the labels that can be read. Of a cache device it also overwrites the header of the log, by which its contents would
+/// be found again. What a label has before [`label::BOOT_ENV`] is not of the pool, and stays. OpenZFS's `zpool_clear_label` leaves
+/// the boot environment, too; a file with one would not be free.
 fn clear(path: &Path) -> std::io::Result<()> {
     let mut file = std::fs::File::options().read(true).write(true).open(path)?;
-    let size = file.seek(SeekFrom::End(0))? / LABEL_BYTES * LABEL_BYTES;
-    let places = [0, LABEL_BYTES, size.saturating_sub(2 * LABEL_BYTES), size.saturating_sub(LABEL_BYTES)];
-    let places = places.into_iter().filter(|place| place + LABEL_BYTES <= size);
-    let mut bytes = vec![0; LABEL_BYTES as usize];
+    let size = file.seek(SeekFrom::End(0))?;
+    let places = (0..label::LABELS).filter_map(|index| label::label_offset(index, size));
+    let mut bytes = vec![0; label::LABEL_BYTES as usize];
     let mut cleared = 0;
     let mut is_cache = false;
     for place in places {
@@ -207,15 +196,16 @@ fn clear(path: &Path) -> std::io::Result<()> {
         file.read_exact(&mut bytes)?;
         let Some(state) = state_of_label(&bytes) else { continue };
         is_cache |= state == state::L2CACHE;
-        file.seek(SeekFrom::Start(place + LABEL_PAD_BYTES))?;
-        file.write_all(&vec![0; (LABEL_BYTES - LABEL_PAD_BYTES) as usize])?;
+        let kept = label::BOOT_ENV.start;
+        file.seek(SeekFrom::Start(place + kept as u64))?;
+        file.write_all(&vec![0; label::LABEL_BYTES as usize - kept])?;
         cleared += 1;
     }
     if cleared == 0 {
         return Err(std::io::Error::other("none of its labels can be read"));
     }
     if is_cache {
-        file.seek(SeekFrom::Start(LABEL_START_BYTES))?;
+        file.seek(SeekFrom::Start(label::FRONT_BYTES))?;
         file.write_all(&[0; L2ARC_HEADER_BYTES])?;
     }
     debug_assert!(cleared <= 4, "a device has four labels");
@@ -224,7 +214,7 @@ fn clear(path: &Path) -> std::io::Result<()> {
 
 /// The state of a pool or device in a label's configuration; `None` if it is no label.
 fn state_of_label(bytes: &[u8]) -> Option<u64> {
-    let config = NvList::decode(bytes.get(LABEL_CONFIG_START..LABEL_CONFIG_END)?).ok()?;
+    let config = label::decode_config(bytes.get(label::CONFIG)?).ok()?;
     config.get_u64("guid").filter(|guid| *guid != 0)?;
     config.get_u64("state").filter(|state| *state <= state::L2CACHE)
 }
