@@ -188,6 +188,13 @@ impl Item {
         Bookmark { objset, object, level, block }
     }
 
+    /// Whether the block has pointers to other blocks.
+    fn leads_on(&self) -> bool {
+        let bp = &self.bp;
+        let has_pointers = bp.level() > 0 || matches!(bp.object_type(), ObjectType::DNODE | ObjectType::OBJSET);
+        has_pointers && self.at.level != LOG_LEVEL
+    }
+
     /// Whether the block belongs to an older snapshot.
     fn is_older(&self) -> bool {
         self.bp.birth() <= self.after
@@ -203,8 +210,6 @@ impl Item {
 struct Done {
     item: Item,
     bytes: u64,
-    /// Whether it was read for its pointers.
-    leads_on: bool,
     result: Result<Bytes, BlockError>,
     /// Blocks of a log that were found by following it.
     log_items: Vec<Item>,
@@ -280,7 +285,7 @@ impl<V: Visit> Run<'_, V> {
     /// Whether the next pointer can be visited now.
     fn has_room(&self) -> bool {
         let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES && !self.visitor.enough();
-        room && (self.ahead < AHEAD || self.waiting.lowest().is_some_and(|item| !leads_on(&item.bp)))
+        room && (self.ahead < AHEAD || self.waiting.lowest().is_some_and(|item| !item.leads_on()))
     }
 
     fn visit(&mut self, item: Item) {
@@ -313,7 +318,7 @@ impl<V: Visit> Run<'_, V> {
             // With the blocks of intent logs.
             Prove::Lacking => self.walk.blocks.tree().resilvering().needs(bp),
         };
-        let below = !log_block && leads_on(bp);
+        let below = item.leads_on();
         if below && !self.entered.enter(bp) {
             return;
         }
@@ -325,7 +330,7 @@ impl<V: Visit> Run<'_, V> {
     fn start(&mut self, item: Item, read: bool, below: bool, ganged: bool) {
         let bytes = item.bp.lsize_bytes().max(item.bp.psize_bytes());
         self.bytes_under_way += bytes;
-        self.ahead += usize::from(below);
+        self.ahead += usize::from(item.leads_on());
         let blocks = self.walk.blocks.clone();
         let log_before = self.walk.log_before;
         // A block that is not verified is read only for its pointers, so one valid copy suffices.
@@ -344,7 +349,7 @@ impl<V: Visit> Run<'_, V> {
                 Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
                 _ => Vec::new(),
             };
-            Done { item, bytes, leads_on: below, result, log_items, gang }
+            Done { item, bytes, result, log_items, gang }
         });
         self.reads.push(Box::pin(async move { task.await.ok() }));
     }
@@ -352,9 +357,10 @@ impl<V: Visit> Run<'_, V> {
     fn finish(&mut self, done: Done) {
         invariant!(self.bytes_under_way >= done.bytes, "{} bytes are read, {} ended", self.bytes_under_way, done.bytes);
         self.bytes_under_way = self.bytes_under_way.saturating_sub(done.bytes);
-        invariant!(self.ahead >= usize::from(done.leads_on), "more blocks of pointers were read than begun");
-        self.ahead = self.ahead.saturating_sub(usize::from(done.leads_on));
         let item = &done.item;
+        let ended = usize::from(item.leads_on());
+        invariant!(self.ahead >= ended, "more blocks of pointers were read than begun");
+        self.ahead = self.ahead.saturating_sub(ended);
         for claim in done.gang {
             self.visitor.claim(&item.at, &item.bp, claim);
         }
@@ -363,7 +369,7 @@ impl<V: Visit> Run<'_, V> {
             // A log ends where a block was never written.
             Err(_) if self.walk.prove == Prove::Lacking && is_log_block(&item.bp) => {}
             Err(error) => self.visitor.unreadable(&item.at, &item.bp, &error),
-            Ok(bytes) if leads_on(&item.bp) && item.at.level != LOG_LEVEL => {
+            Ok(bytes) if item.leads_on() => {
                 if !item.is_older() {
                     self.below(&done.item, &bytes);
                 }
@@ -447,11 +453,6 @@ impl<V: Visit> Run<'_, V> {
             self.waiting.push(Item { at, bp, after, log: false, way });
         }
     }
-}
-
-/// Whether a block has pointers to other blocks.
-fn leads_on(bp: &BlockPointer) -> bool {
-    bp.level() > 0 || matches!(bp.object_type(), ObjectType::DNODE | ObjectType::OBJSET)
 }
 
 /// Whether a block is part of an intent log's chain.
