@@ -35,7 +35,7 @@ pub enum Source {
     ArcDemand,
     /// The ARC, cached by prefetch.
     ArcPrefetch,
-    /// The second-level cache. Always 0: no L2ARC is read.
+    /// Cache devices (L2ARC).
     L2arc,
     /// The intent log: blocks read to claim and to replay it.
     Log,

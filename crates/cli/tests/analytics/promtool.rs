@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 /// The text in Prometheus's older form, which promtool reads: counters are described with the end of their names, metrics of no
-/// stated type are `untyped`, and there are no units and no line of the end.
+/// stated type are `untyped`, and units and the final line `# EOF` are left out.
 fn older_form(text: &str) -> String {
     let counters: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();

@@ -98,7 +98,7 @@ fn metrics_under_names_of_other_exporters_are_the_commands_values() {
     assert_eq!(datasets[2]["volsize"], (8 << 20).to_string());
     assert!(!text.contains("tank/a@one"), "{text}");
 
-    // The ARC's numbers are those under Weir's own names.
+    // The exporter's values of the ARC equal those of Weir's own metrics.
     let sum =
         |start: &str| metrics.iter().filter(|(name, _)| name.starts_with(start)).map(|(_, value)| *value).sum::<f64>();
     for (theirs, own) in [

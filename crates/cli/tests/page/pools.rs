@@ -46,7 +46,7 @@ fn vdevs_are_added_removed_and_split_off() {
     assert!(shown.contains("134217728 bytes"), "{shown}");
     for disk in [1, 5] {
         let (_, code, refused) = act_twice(&own, wipe(disk));
-        assert!(code == 422 && refused.to_string().contains("label"), "{code}: {refused}");
+        assert!(code == 422 && refused.to_string().contains("no label found"), "{code}: {refused}");
     }
 
     site.ok("zpool create two mirror d3 d4");

@@ -1,4 +1,4 @@
-//! What a simulation has before its load begins: files or a volume, their contents, and warm caches.
+//! Prepares a simulation before its load begins: makes files or a volume, writes their contents, and warms the caches.
 
 use super::server::{POOL, Server, ServerSpec};
 use super::workload::Workload;
