@@ -42,6 +42,9 @@ use weir_format::dsl::pool as names;
 use weir_format::{ObjectId, Txg, Uberblock};
 use weir_machine::{Access, Machine, Request};
 
+/// Size of the ARC that reads the configuration, in bytes.
+pub(crate) const LABEL_ARC_BYTES: u64 = 16 << 20;
+
 /// Choice of the uberblock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rewind {
@@ -394,7 +397,7 @@ impl Candidate<'_> {
         let rq = &Request::internal("open");
         let by_labels = self.found.label_tree()?;
         let tree = self.tree(&by_labels, &Dtls::new(), &uberblock)?;
-        let (_, mos) = match self.mos(rq, tree, Salt::none(), &uberblock, 16 << 20).await {
+        let (_, mos) = match self.mos(rq, tree, Salt::none(), &uberblock, LABEL_ARC_BYTES).await {
             Ok(opened) => opened,
             // If the labels show the reason already, that error is better.
             Err(error) => return Err(self.judge(&by_labels).err().unwrap_or(error)),
@@ -412,6 +415,7 @@ impl Candidate<'_> {
         let config = config.map_err(|source| PoolError::Decode { what: what(), source })?;
         let mut trusted = config.vdev_tree()?;
         self.judge(&trusted)?;
+        let mos = self.mos_of_removed(rq, mos, &trusted, &uberblock).await?;
         classes(rq, &mos, &mut trusted).await;
         let features = Features::read(rq, &mos).await.map_err(self.unreadable("its features"))?;
         features.check(self.name())?;
@@ -423,6 +427,25 @@ impl Candidate<'_> {
         indirect::load(rq, &mos, &trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
         let (cache, mos) = self.mos(rq, tree, salt, &uberblock, self.arc_bytes).await?;
         Ok(RootedMos { config, tree: trusted, states, uberblock, cache, mos, features })
+    }
+
+    /// The MOS, from which all can be read: `by_labels`, which is read over the vdevs that labels describe, if no vdev was
+    /// removed. No label describes a removed vdev, and all but the configuration may have been written to one (OpenZFS
+    /// `module/zfs/spa.c`, `spa_ld_open_indirect_vdev_metadata`).
+    pub(crate) async fn mos_of_removed(
+        &self,
+        rq: &Request,
+        by_labels: Mos,
+        trusted: &VdevConfig,
+        uberblock: &Uberblock,
+    ) -> Result<Mos, PoolError> {
+        if indirect::newest_first(trusted).is_empty() {
+            return Ok(by_labels);
+        }
+        let tree = self.tree(trusted, &Dtls::new(), uberblock)?;
+        let (_, mos) = self.mos(rq, tree.clone(), Salt::none(), uberblock, LABEL_ARC_BYTES).await?;
+        indirect::load(rq, &mos, trusted, &tree).await.map_err(self.unreadable("the mapping of a removed vdev"))?;
+        Ok(mos)
     }
 
     /// Checks that no vdev lacks more devices than its redundancy allows.

@@ -18,7 +18,7 @@ use crate::config::{PoolConfig, VdevConfig, VdevKind};
 use crate::dtls::{self, Dtls};
 use crate::error::PoolError;
 use crate::mos::Mos;
-use crate::open::{Candidate, OpenOptions, choose, load_keys};
+use crate::open::{Candidate, LABEL_ARC_BYTES, OpenOptions, choose, load_keys};
 use crate::scan::scan;
 use crate::{indirect, uberblocks};
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,11 +106,14 @@ impl Survivors {
         let mut problems = Vec::new();
         let by_labels = self.found.label_tree()?;
         let tree = candidate.tree(&by_labels, &Dtls::new(), uberblock)?;
-        let (_, first) = candidate.mos(rq, tree, Salt::none(), uberblock, 16 << 20).await?;
-        let trusted = configuration(rq, &first).await.unwrap_or_else(|why| {
+        let (_, by_labels_only) = candidate.mos(rq, tree, Salt::none(), uberblock, LABEL_ARC_BYTES).await?;
+        let trusted = configuration(rq, &by_labels_only).await.unwrap_or_else(|why| {
             problems.push(format!("the configuration in the MOS is lost ({why}): the labels' is used"));
             by_labels.clone()
         });
+        // What cannot be read is named below.
+        let whole = candidate.mos_of_removed(rq, by_labels_only.clone(), &trusted, uberblock).await;
+        let first = whole.unwrap_or(by_labels_only);
         let salt = match first.named_bytes(rq, names::CHECKSUM_SALT).await {
             Ok(salt) => salt.and_then(|b| <[u8; Salt::BYTES]>::try_from(b).ok()).map_or_else(Salt::none, Salt::new),
             Err(why) => {

@@ -5,7 +5,9 @@ use crate::{real, work, zdb};
 use std::path::Path;
 use std::sync::Arc;
 use weir_dmu::live::SpaceReserve;
-use weir_engine::{CreateOptions, DirtyLimits, Engine, ImportOptions, Layout, NewTopLevelVdev, removal};
+use weir_engine::{
+    CreateOptions, DirtyLimits, Engine, ImportOptions, Layout, NewTopLevelVdev, VdevAddRequest, removal,
+};
 use weir_format::ObjectId;
 use weir_format::dsl::pool::REMOVING;
 use weir_machine::{Access, Machine, Request};
@@ -83,6 +85,44 @@ fn devices_leave_a_quiet_pool() {
 #[test]
 fn mirrors_leave_a_quiet_pool() {
     remove_quiet("remove-mirrors", Layout::Mirror, 2);
+}
+
+/// Each vdev is replaced by the next one: nothing but the configuration need be on a device that the labels describe, since
+/// the first mappings, and whatever has not changed since, were moved by the later removals.
+#[test]
+fn vdevs_are_replaced_one_by_one() {
+    let dir = real::folder("remove-one-by-one");
+    let top = |name: &str| {
+        let made = real::top(&dir, name, Class::Normal, Layout::Single, 1);
+        // The slop of a pool is 128 MiB, or half of it.
+        std::fs::OpenOptions::new().write(true).open(dir.join(format!("{name}0"))).unwrap().set_len(512 << 20).unwrap();
+        made
+    };
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &CreateOptions::new("tank", vec![top("a"), top("b")])).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        work::write_object(&engine, "tank", 100, 1).await.unwrap();
+        engine.sync().await.unwrap();
+        remove(&engine, 0).await.unwrap();
+        for (index, more) in [(1, "c"), (2, "d")] {
+            let more = VdevAddRequest { tops: vec![top(more)], ..VdevAddRequest::default() };
+            engine.devices().add(&more).await.unwrap();
+            remove(&engine, index).await.unwrap();
+        }
+        engine.export().await.unwrap();
+        for gone in ["a0", "b0", "c0"] {
+            std::fs::remove_file(dir.join(gone)).unwrap();
+        }
+        judge(&machine, &dir).await;
+        let engine = import(&machine, &dir, 1 << 20).await.unwrap();
+        let kinds: Vec<VdevKind> = tops(&engine).iter().map(|top| top.kind).collect();
+        assert_eq!(kinds, [VdevKind::Indirect, VdevKind::Indirect, VdevKind::Indirect, VdevKind::File]);
+        work::destroy_all(&engine).await.unwrap();
+        engine.export().await.unwrap();
+        judge(&machine, &dir).await;
+    });
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Writes and removes objects of a dataset, in a few txgs.
