@@ -7,7 +7,8 @@
 //! Source: OpenZFS `module/zfs/arc.c` (`l2arc_apply_transforms`, `l2arc_read_done`).
 
 use crate::error::BlockError;
-use crate::pipeline::{Blocks, ReadOptions, freeze};
+use crate::freeze::freeze;
+use crate::pipeline::{Blocks, ReadOptions};
 use bytes::Bytes;
 use weir_codec::checksum::verify_block;
 use weir_codec::compress::ZstdLevel;

@@ -27,10 +27,12 @@ pub mod error;
 #[doc(hidden)]
 pub mod fault_injection;
 pub mod fault_observer;
+mod freeze;
 pub mod fuzz;
 mod gang;
 pub mod pipeline;
 pub mod raidz;
+mod reads;
 pub mod suspension;
 pub mod vdev;
 mod write;
@@ -39,11 +41,12 @@ pub use alloc::{Class, SpaceChange, SpaceFault, SpaceKind, SpaceSums};
 pub use error::BlockError;
 pub use fault_observer::{Bookmark, Fault, FaultObserver};
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
+pub use reads::ReadHold;
 pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::trim;
 pub use write::{
     Compressed, Evacuations, FreeParts, LogBlocks, MetaslabSource, Metaslabs, NonMetaslabFrees, Prepared, RawForm,
-    ReadHold, Ready, Rebuild, RebuiltRange, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid,
+    Ready, Rebuild, RebuiltRange, ReflowLimits, Reflowed, ReflowingVdev, Reserved, SourceError, VdevGrid,
     WritableEncodings, WriteOptions,
 };

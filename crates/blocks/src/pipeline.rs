@@ -8,6 +8,7 @@
 use crate::error::{BlockError, note};
 use crate::fault_injection::{PointerForger, Stage};
 use crate::fault_observer::{BlockContext, Bookmark, Fault, FaultKind};
+use crate::freeze::freeze;
 use crate::gang;
 use crate::vdev::{MAX_BLOCK_BYTES, Place, Tree, VdevRead, Verify, WriteJob};
 use crate::write::writer::Writer;
@@ -414,13 +415,4 @@ fn check_sizes(pointer: &BlockPointer) -> Result<(), BlockError> {
         return invalid("compression", 0xff);
     }
     Ok(())
-}
-
-/// Converts a buffer to shared bytes. Bytes that are much shorter than their buffer are copied, to free the buffer.
-pub(crate) fn freeze(buf: Buf) -> Bytes {
-    if buf.capacity() > buf.len() + buf.len() / 4 + 512 {
-        Bytes::copy_from_slice(buf.as_ref())
-    } else {
-        buf.into_bytes()
-    }
 }

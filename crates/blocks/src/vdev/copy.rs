@@ -13,7 +13,7 @@
 use super::write::{OperationGuard, Portion};
 use super::{Body, Place, Tree, Vdev, VdevRead, WriteJob};
 use crate::error::BlockError;
-use crate::pipeline::freeze;
+use crate::freeze::freeze;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use weir_format::Txg;

@@ -17,7 +17,7 @@ use super::histogram::{OperationStats, QueueHistograms, Waits};
 use super::leaf::QueueTime;
 use super::queue::{Batch, Member, Queue, Writes};
 use super::reflow::InUse;
-use crate::write::reads::ReadHold;
+use crate::reads::ReadHold;
 use bytes::Bytes;
 use futures_channel::oneshot;
 use std::fmt;

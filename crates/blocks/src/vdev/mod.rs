@@ -72,7 +72,7 @@ use crate::draid;
 use crate::error::BlockError;
 use crate::fault_observer::{BlockContext, FaultKind};
 use crate::raidz::Map;
-use crate::write::reads::ReadHold;
+use crate::reads::ReadHold;
 use distributed_spare::SpareVdev;
 use futures_util::future::BoxFuture;
 use indirect::Indirect;

@@ -21,7 +21,7 @@ use super::tree::Tops;
 use super::write::Portion;
 use super::{Body, MAX_BLOCK_BYTES, Place, Tree, Vdev, VdevRead, WriteJob};
 use crate::error::BlockError;
-use crate::pipeline::freeze;
+use crate::freeze::freeze;
 use crate::raidz::Map;
 use futures_channel::oneshot;
 use std::collections::{BTreeMap, BTreeSet};

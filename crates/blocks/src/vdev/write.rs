@@ -28,7 +28,7 @@ use super::{Body, Dtl, Place, Tree, Vdev, VdevRead};
 use crate::error::{BlockError, note};
 use crate::fault_observer::{BlockContext, FaultKind};
 use crate::raidz::{Column, Map, Shadow};
-use crate::write::reads::ReadHold;
+use crate::reads::ReadHold;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use smallvec::SmallVec;

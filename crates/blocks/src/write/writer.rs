@@ -2,8 +2,8 @@
 
 use super::evacuation::Evacuation;
 use super::loads::Loads;
-use super::reads::{ReadHold, Reads};
 use crate::alloc::{AllocStatus, Allocator};
+use crate::reads::{ReadHold, Reads};
 use crate::vdev::{Place, PointerFreshness};
 use futures_util::future::BoxFuture;
 use std::ops::Range;
