@@ -58,6 +58,9 @@ pub struct ReadOptions {
     /// Writes the block to the devices that lack it: those whose DTL has its birth txg. Other copies are read only if the
     /// first one is wrong.
     pub resilver: bool,
+    /// The block may have reached some devices only, because a crash interrupted its write: wrong bytes are no device fault
+    /// (`ZIO_FLAG_SPECULATIVE`).
+    pub speculative: bool,
 }
 
 /// Context of a read within the pipeline.
@@ -69,6 +72,8 @@ pub(crate) struct ReadPath {
     pub prefetch: bool,
     /// The block is written to the devices that lack it.
     pub resilver: bool,
+    /// Wrong bytes are no device fault.
+    pub speculative: bool,
     /// The block's bookmark, if it is known.
     pub origin: Option<Bookmark>,
 }
@@ -147,8 +152,8 @@ impl Blocks {
         }
         // Blocks that are allocated now are not overwritten during this read.
         let _hold = self.hold();
-        let ReadOptions { prefetch, resilver, origin, .. } = *options;
-        let way = ReadPath { depth: 0, prefetch, resilver, origin };
+        let ReadOptions { prefetch, resilver, speculative, origin, .. } = *options;
+        let way = ReadPath { depth: 0, prefetch, resilver, speculative, origin };
         let answer = match self.physical(request, pointer, way).await {
             Ok(buf) => self.open(request, pointer, options, buf),
             Err(error) => Err(error),
@@ -256,6 +261,7 @@ impl Blocks {
         VdevRead {
             self_heals,
             resilver: way.resilver && self.verifies_checksums(),
+            speculative: way.speculative,
             psize_bytes: pointer.psize_bytes(),
             about,
             ..self.job(request, pointer.physical_birth())
@@ -267,7 +273,11 @@ impl Blocks {
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
         let job = self.healing_job(request, pointer, way);
         let dva = pointer.dva(0);
-        let quiet = way.prefetch || log || !self.verifies_checksums() || matches!(error, BlockError::NoKey { .. });
+        let quiet = way.prefetch
+            || way.speculative
+            || log
+            || !self.verifies_checksums()
+            || matches!(error, BlockError::NoKey { .. });
         if quiet {
             return;
         }
@@ -323,7 +333,7 @@ impl Blocks {
             return gang::read(self, request, pointer, way).await;
         }
         let log = matches!(pointer.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2));
-        let job = VdevRead { speculative: log, ..self.healing_job(request, pointer, way) };
+        let job = self.healing_job(request, pointer, ReadPath { speculative: way.speculative || log, ..way });
         let job = VdevRead { self_heals: job.self_heals && !log, ..job };
         let verify = |bytes: &[u8]| match self.verifies_checksums() {
             true => request.compute(&self.clock, || verify_block(pointer, &self.salt, bytes)),

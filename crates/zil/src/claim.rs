@@ -113,7 +113,7 @@ async fn claim_record(
         return Ok(true);
     }
     for pointer in pointers {
-        let raw = ReadOptions { raw: true, ..options.clone() };
+        let raw = ReadOptions { raw: true, speculative: true, ..options.clone() };
         let written = !pointer.is_hole() && pointer.birth() >= first;
         if written && let Err(error) = blocks.read(rq, &pointer, &raw).await {
             if matches!(error, BlockError::Device { .. } | BlockError::Missing { .. }) {

@@ -255,6 +255,8 @@ async fn data_of(rq: &Request, set: &Arc<ObjectSet>, body: &LogBody<'_>) -> Resu
         return Ok(Some(Bytes::from(vec![0; write.length.max(pointer.lsize_bytes()) as usize])));
     }
     let place = set.place(write.object, 0, write.offset / pointer.lsize_bytes().max(1));
-    let read = set.cache().blocks().read(rq, pointer, set.options()).await;
+    // The crash may have come before all devices had the block, which the claim could not repair: its space was not allocated.
+    let options = ReadOptions { speculative: true, ..set.options().clone() };
+    let read = set.cache().blocks().read(rq, pointer, &options).await;
     read.map(Some).map_err(|e| ObjectError::block(place, e))
 }

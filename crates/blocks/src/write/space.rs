@@ -140,7 +140,7 @@ impl Blocks {
         self.places(
             request,
             pointer,
-            ReadPath { depth: 0, prefetch: false, resilver: false, origin: None },
+            ReadPath { depth: 0, prefetch: false, resilver: false, speculative: false, origin: None },
             &mut places,
         )
         .await?;
@@ -236,7 +236,7 @@ impl Blocks {
     /// [`BlockError::Space`] if a part is not free; then nothing is claimed. Errors of reading a gang header.
     pub async fn claim(&self, request: &Request, pointer: &BlockPointer, txg: Txg) -> Result<(), BlockError> {
         let mut places = Vec::new();
-        let way = ReadPath { depth: 0, prefetch: false, resilver: false, origin: None };
+        let way = ReadPath { depth: 0, prefetch: false, resilver: false, speculative: false, origin: None };
         self.places(request, pointer, way, &mut places).await?;
         let writer = self.writer()?;
         loop {

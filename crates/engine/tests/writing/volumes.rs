@@ -157,3 +157,58 @@ fn a_source_that_is_destroyed_at_once_leaves_its_clones() {
     zdb::assert_clean(&dir, "tank");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+/// A crash came when one side of a mirror had the data of a commit and the other had not: the log has the commit, and the other
+/// side is not at fault.
+#[test]
+fn data_of_a_log_that_one_side_lacks_is_no_fault_of_the_device() {
+    let dir = folder("log-data-on-one-side");
+    let crashed = folder("log-data-on-one-side-crashed");
+    let machine = weir_linux::machine().unwrap();
+    let block = 128 << 10;
+    let data = noise(4 << 20, 5);
+    machine.block_on(async {
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Mirror, 2)).await.unwrap();
+        let volume = create(&engine, "tank/v", block as u32).await;
+        engine.sync().await.unwrap();
+        let rq = &Request::internal("test");
+        // The first commit begins the log, which a txg writes.
+        volume.write(rq, 0, Bytes::from_static(b"begin"), false).await.unwrap();
+        volume.flush(rq).await.unwrap();
+        engine.sync().await.unwrap();
+        let txg = engine.shown().uberblock.txg;
+        volume.write(rq, 0, data.clone(), false).await.unwrap();
+        volume.flush(rq).await.unwrap();
+        let sides = ["a0", "a1"].map(|name| (crashed.join(name), std::fs::read(dir.join(name)).unwrap()));
+        assert_eq!(engine.shown().uberblock.txg, txg, "the data is in the log only");
+        let mut lacking = 0;
+        for (path, mut bytes) in sides {
+            let places: Vec<usize> = (0..bytes.len() - block)
+                .step_by(4096)
+                .filter(|at| data.chunks(block).any(|block| bytes[*at..*at + block.len()] == *block))
+                .collect();
+            assert_eq!(
+                places.len(),
+                data.len() / block,
+                "{}: the commit has the data beside its records",
+                path.display()
+            );
+            if path.ends_with("a1") {
+                lacking = places.len();
+                places.into_iter().for_each(|at| bytes[at..at + block].fill(0));
+            }
+            std::fs::write(path, bytes).unwrap();
+        }
+        assert!(lacking > 0);
+        engine.export().await.unwrap();
+        let engine = import(&machine, &crashed).await;
+        demand(&engine.volume(rq, "tank/v").await.unwrap(), &data).await;
+        let health = engine.cache.blocks().tree().health();
+        assert!(health.iter().all(|leaf| leaf.counts.checksum_errors == 0), "{health:?}");
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, &crashed, "tank").await;
+    });
+    zdb::assert_clean(&crashed, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+    std::fs::remove_dir_all(&crashed).unwrap();
+}
