@@ -1,4 +1,4 @@
-//! What a host and the process count beside a pool: bytes of network interfaces, and processor time.
+//! Counters of the host and the process beside those of a pool: bytes of network interfaces, and processor time.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

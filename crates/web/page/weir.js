@@ -65,11 +65,11 @@ function makeGraphs() {
   };
   flow = new FlowGraph(view, byId("flow"));
   shown.push({ id: "flow", title: FLOW, graph: flow });
-  breakdown = new Breakdown(view, place);
-  shown.push({ id: "breakdown", title: BREAKDOWN, graph: breakdown });
   GRAPHS.slice(0, GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   heatMap = new HeatMap(view, place);
   shown.push({ id: "heat", title: HEAT_MAP, graph: heatMap });
+  breakdown = new Breakdown(view, place);
+  shown.push({ id: "breakdown", title: BREAKDOWN, graph: breakdown });
   GRAPHS.slice(GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   worksheet = new Worksheet(byId("worksheets"), shown, () => {
     shown.forEach(({ id, graph }) => (graph.figure.hidden = !worksheet.isShown(id)));
@@ -79,17 +79,33 @@ function makeGraphs() {
 }
 
 let willDraw = false;
+// Figures that wait to be drawn. Their work is spread over frames, so that none of them is late.
+const waiting = new Set();
+// Time of a frame, in milliseconds, after which the rest waits for the next.
+const DRAW_MS = 8;
 
 function drawSoon() {
+  // One that waits already keeps its place.
+  shown.forEach((one) => waiting.add(one));
   if (willDraw) return;
   willDraw = true;
-  requestAnimationFrame(() => {
-    willDraw = false;
-    // What is not shown has no width.
-    if (!isOverview()) return;
-    showRange();
-    shown.filter(({ id }) => worksheet.isShown(id)).forEach(({ graph }) => graph.draw());
-  });
+  requestAnimationFrame(drawSome);
+}
+
+function drawSome() {
+  willDraw = false;
+  // What is not shown has no width.
+  if (!isOverview()) return waiting.clear();
+  showRange();
+  const began = performance.now();
+  for (const one of waiting) {
+    waiting.delete(one);
+    if (worksheet.isShown(one.id)) one.graph.draw();
+    if (performance.now() - began > DRAW_MS) break;
+  }
+  if (waiting.size === 0) return;
+  willDraw = true;
+  requestAnimationFrame(drawSome);
 }
 
 // The line about the chosen range, and about a time that is not now.

@@ -78,9 +78,9 @@ pub(crate) struct LatencyColumns {
     time_ms: Vec<u64>,
     /// Of each time, the number of reads of each class; null for points of a version that did not count them.
     reads: Vec<Option<Vec<u64>>>,
-    /// The same of writes.
+    /// Numbers of writes, in the same form.
     writes: Vec<Option<Vec<u64>>>,
-    /// The same of all other operations.
+    /// Numbers of all other operations.
     others: Vec<Option<Vec<u64>>>,
 }
 

@@ -4,7 +4,9 @@
 
 mod browser;
 mod chromium;
+mod cost;
 mod history;
+mod hour;
 mod http;
 mod network;
 mod prometheus;
@@ -76,12 +78,18 @@ impl Site {
         let words: Vec<&str> = disks.iter().map(String::as_str).collect();
         site.ok(&[&["zpool", "create", "tank"], layout, &words].concat());
         site.ok(&[&["zfs", "create"], dataset].concat());
-        let words = ["serve", "--nfs-port", "0", "--nbd-port", "0", "--http-port", "0"];
-        let mut server = site.weir(&[&words, more, &["tank"]].concat()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
-        site.lines = lines.take_while(|line| line != "ready").collect();
-        site.server = Some(server);
+        site.serve(&[&["--http-port", "0"], more].concat());
         site
+    }
+
+    /// Serves the pool.
+    fn serve(&mut self, more: &[&str]) {
+        drop(self.server.take().map(|mut server| (server.kill(), server.wait())));
+        let words = ["serve", "--nfs-port", "0", "--nbd-port", "0"];
+        let mut server = self.weir(&[&words, more, &["tank"]].concat()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
+        self.lines = lines.take_while(|line| line != "ready").collect();
+        self.server = Some(server);
     }
 
     /// The part of the server's lines from `start` on, up to the next space.
