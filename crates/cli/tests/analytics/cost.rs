@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Length of a round.
 const ROUND: Duration = Duration::from_secs(12);
 /// Greatest share of a processor.
-const MOST: f64 = 0.02;
+const MAX_SHARE: f64 = 0.02;
 
 /// Processor time of a server in seconds, in steps of 10 ms.
 fn processor_s(site: &Site) -> f64 {
@@ -42,6 +42,6 @@ fn samples_take_at_most_two_percent_of_a_processor() {
     println!("shares of a processor with samples and without, by round: {shares:.4?}");
     // The first round has the txgs after the load.
     let differences: Vec<f64> = shares[1..].iter().map(|(with, without)| with - without).collect();
-    assert!(differences.iter().all(|share| *share <= MOST), "{shares:?}");
+    assert!(differences.iter().all(|share| *share <= MAX_SHARE), "{shares:?}");
     assert!(shares.iter().all(|(with, _)| *with > 0.0), "samples take some time: {shares:?}");
 }

@@ -15,7 +15,7 @@ const WARM_UP: Duration = Duration::from_secs(30);
 /// Length of a frame that is noticed, in milliseconds.
 const LATE_MS: u32 = 50;
 /// Greatest share of such frames.
-const MOST_LATE: f64 = 0.01;
+const MAX_LATE_SHARE: f64 = 0.01;
 /// Growth of the page's heap that is left over when it is in use for an hour, in bytes per second: 10 MB in an hour.
 const HEAP_GROWTH: f64 = 2900.0;
 /// Difference of a heap from one collection to the next, in bytes.
@@ -100,6 +100,6 @@ fn the_page_stays_open_under_load() {
     assert!(requests > 100 * seconds, "a load: {requests} requests");
     assert!(after[0] - before[0] <= HEAP_GROWTH * seconds as f64 + HEAP_NOISE, "the page grows: {before:?} {after:?}");
     assert!(after[1] - before[1] <= SERVER_GROWTH, "the server grows: {before:?} {after:?}");
-    assert!(frames[0] > 10.0 * seconds as f64 && frames[1] <= MOST_LATE * frames[0], "late frames: {frames:?}");
+    assert!(frames[0] > 10.0 * seconds as f64 && frames[1] <= MAX_LATE_SHARE * frames[0], "late frames: {frames:?}");
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
 }
