@@ -156,7 +156,8 @@ fn answer<T: Serialize>(
         let error = format!("step is a multiple of {} seconds, and at most {MAX_STEP_SECONDS}", resolution.seconds());
         return (StatusCode::BAD_REQUEST, Json(Problem { error })).into_response();
     }
-    let (from_ms, to_ms) = (range.from.unwrap_or(0), range.to.unwrap_or(u64::MAX));
+    let from_ms = range.from.unwrap_or(0);
+    let to_ms = range.to.unwrap_or(u64::MAX);
     match sampler.history(pool, |history| history.merged(resolution, seconds * 1000, from_ms, to_ms)) {
         Some(points) => Json(make(seconds, points)).into_response(),
         None => not_open(pool).into_response(),
