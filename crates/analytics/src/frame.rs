@@ -27,7 +27,9 @@
 //! [`decode_all`] reads frames that follow each other. Behind bytes that are no valid frame it looks for the next magic number:
 //! damage takes the frames that it hit, and no other.
 
-use crate::history::{COUNT, Point, Resolution, SERIES};
+use crate::history::Resolution;
+use crate::latency::{CLASSES, CODES, LatencyCounts, LatencyKind};
+use crate::point::{COUNT, Point, SERIES};
 use thiserror::Error;
 use weir_codec::compress::ZstdLevel;
 use weir_codec::{compress, decompress};
@@ -105,12 +107,26 @@ impl Resolution {
     }
 }
 
+/// Series of a frame: those of [`SERIES`], then the codes of [`LatencyCounts`].
+const COLUMNS: usize = COUNT + CODES;
+
 /// Numbers of the series of this version.
-fn series_numbers() -> [u32; COUNT] {
-    SERIES.map(|(name, unit)| {
-        let hash = blake3::hash(format!("{name}\0{unit}").as_bytes());
+fn series_numbers() -> [u32; COLUMNS] {
+    std::array::from_fn(|series| {
+        let text = match (SERIES.get(series), LatencyKind::ALL.get(series.saturating_sub(COUNT) / CLASSES)) {
+            (Some((name, unit)), _) => format!("{name}\0{unit}"),
+            (None, Some(kind)) => format!("latency.{}.{}\0code", kind.name(), (series - COUNT) % CLASSES),
+            (None, None) => String::new(),
+        };
+        let hash = blake3::hash(text.as_bytes());
         hash.as_bytes().first_chunk().map_or(0, |first| u32::from_le_bytes(*first))
     })
+}
+
+/// Bits of all columns of a point.
+fn columns(point: &Point) -> impl Iterator<Item = u32> {
+    let values = point.values.into_iter().map(f32::to_bits);
+    values.chain(point.latency.codes().into_iter().map(u32::from))
 }
 
 impl Frame {
@@ -123,14 +139,14 @@ impl Frame {
         let start_ms = self.key.bucket.saturating_mul(self.key.resolution.bucket_ms());
         debug_assert!(points.iter().all(|point| point.time_ms / self.key.resolution.bucket_ms() == self.key.bucket));
         debug_assert!(points.is_sorted_by(|one, next| one.time_ms < next.time_ms));
-        let mut body = Vec::with_capacity(body_bytes(points.len(), COUNT));
+        let mut body = Vec::with_capacity(body_bytes(points.len(), COLUMNS));
         series_numbers().iter().for_each(|number| body.extend(number.to_le_bytes()));
         for point in points {
             body.extend(u32::try_from(point.time_ms.saturating_sub(start_ms)).unwrap_or(u32::MAX).to_le_bytes());
         }
-        for series in 0..COUNT {
-            let bits: Vec<u32> =
-                points.iter().map(|point| point.values.get(series).map_or(0, |value| value.to_bits())).collect();
+        let mut rows: Vec<_> = points.iter().map(columns).collect();
+        for _ in 0..COLUMNS {
+            let bits: Vec<u32> = rows.iter_mut().filter_map(Iterator::next).collect();
             let before = std::iter::once(&0).chain(&bits);
             let changes: Vec<[u8; 4]> = bits.iter().zip(before).map(|(now, was)| (now ^ was).to_le_bytes()).collect();
             (0..4).for_each(|plane| body.extend(changes.iter().filter_map(|bytes| bytes.get(plane))));
@@ -147,7 +163,7 @@ impl Frame {
         out.push(self.key.resolution.number());
         out.push(u8::from(compressed.is_some()));
         out.extend((points.len() as u16).to_le_bytes());
-        out.extend((COUNT as u16).to_le_bytes());
+        out.extend((COLUMNS as u16).to_le_bytes());
         debug_assert_eq!(out.len(), HEADER_BYTES);
         out.extend(stored);
         let sum = checksum(&out);
@@ -220,7 +236,7 @@ fn contents(frame: &[u8]) -> Option<Frame> {
         if made.last().is_some_and(|before: &Point| before.time_ms >= time_ms) {
             return None;
         }
-        made.push(Point { time_ms, values: [f32::NAN; COUNT] });
+        made.push(Point { time_ms, values: [f32::NAN; COUNT], latency: LatencyCounts::NOT_KNOWN });
     }
     let own = series_numbers();
     for (number, planes) in words(numbers).zip(values.chunks(4 * points.max(1))) {
@@ -229,8 +245,9 @@ fn contents(frame: &[u8]) -> Option<Frame> {
         for (at, point) in made.iter_mut().enumerate() {
             let change = [0, 1, 2, 3].map(|plane| planes.get(plane * points + at).copied().unwrap_or(0));
             bits ^= u32::from_le_bytes(change);
-            if let Some(value) = point.values.get_mut(place) {
-                *value = f32::from_bits(bits);
+            match point.values.get_mut(place) {
+                Some(value) => *value = f32::from_bits(bits),
+                None => point.latency.set_code(place - COUNT, u16::try_from(bits).ok()?),
             }
         }
     }
@@ -280,7 +297,7 @@ pub fn fuzz(bytes: &[u8]) {
         let (again, _) = Frame::decode(&frame.encode()).unwrap_or_else(|why| panic!("{why}: {frame:?}"));
         assert_eq!(again.key, frame.key);
         let bits = |frame: &Frame| -> Vec<_> {
-            frame.points.iter().map(|point| (point.time_ms, point.values.map(f32::to_bits))).collect()
+            frame.points.iter().map(|point| (point.time_ms, columns(point).collect::<Vec<_>>())).collect()
         };
         assert_eq!(bits(&again), bits(&frame));
     }
@@ -297,7 +314,8 @@ mod tests {
         let point = |n: u64| {
             let mut values = [0.0; COUNT];
             values.iter_mut().enumerate().for_each(|(series, value)| *value = (n * series as u64 % 13) as f32 * 1.5e6);
-            Point { time_ms: bucket * 600_000 + n * 10_000 + 3, values }
+            let latency = LatencyCounts::of(&[(LatencyKind::Writes, &[n, n * 1000, 7])]);
+            Point { time_ms: bucket * 600_000 + n * 10_000 + 3, values, latency }
         };
         Frame { key, points: (0..count).map(point).collect() }
     }
@@ -309,9 +327,31 @@ mod tests {
             let bytes = one.encode();
             assert_eq!(Frame::decode(&bytes), Ok((one, bytes.len())), "{count} points");
         }
-        let raw = body_bytes(60, COUNT) as f64;
+        let raw = body_bytes(60, COLUMNS) as f64;
         let length = frame(2_900_000, 60).encode().len() as f64;
         assert!(length < 0.3 * raw, "{length} of {raw} bytes");
+    }
+
+    /// A load whose 25 series and 14 classes of latency change with each second.
+    #[test]
+    fn requests_by_latency_take_a_fifth_of_a_frame() {
+        let random = |n: u64| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 44) as f32 / 1e6;
+        let length = |has_latency: bool| {
+            let point = |second: u64| {
+                let of = |series: usize| random(second * 64 + series as u64);
+                let values = std::array::from_fn(|series| if series < 25 { 1e8 * (1.0 + of(series)) } else { 0.0 });
+                let counts: [u64; 24] =
+                    std::array::from_fn(|class| if class > 16 { (200.0 * of(30 + class)) as u64 } else { 0 });
+                let rows = [(LatencyKind::Reads, &counts[..]), (LatencyKind::Writes, &counts[..])];
+                let latency = LatencyCounts::of(if has_latency { &rows } else { &[] });
+                Point { time_ms: 60_000 * 7 + second * 1000, values, latency }
+            };
+            let key = FrameKey { pool: 1, resolution: Resolution::Second, bucket: 7 };
+            Frame { key, points: (0..60).map(point).collect() }.encode().len()
+        };
+        let [with, without] = [length(true), length(false)];
+        println!("{with} bytes with requests by latency, {without} without");
+        assert!(with < 8000 && with * 4 < without * 5, "{with} and {without} bytes");
     }
 
     #[test]
@@ -355,7 +395,7 @@ mod tests {
         let mut bytes = one.encode();
         // Written again without compression, with another number for the first series.
         let length = bytes.len();
-        let mut body = decompress(CompressionKind::Zstd, &bytes[HEADER_BYTES..length], body_bytes(2, COUNT)).unwrap();
+        let mut body = decompress(CompressionKind::Zstd, &bytes[HEADER_BYTES..length], body_bytes(2, COLUMNS)).unwrap();
         body[..4].copy_from_slice(&0x1234_5678u32.to_le_bytes());
         bytes.truncate(HEADER_BYTES);
         bytes.extend(&body);
@@ -370,7 +410,7 @@ mod tests {
             assert_eq!(point.values[1..], was.values[1..]);
         }
         // A right checksum does not make the contents right.
-        bytes[HEADER_BYTES + 4 * COUNT..][..4].copy_from_slice(&600_000u32.to_le_bytes());
+        bytes[HEADER_BYTES + 4 * COLUMNS..][..4].copy_from_slice(&600_000u32.to_le_bytes());
         let sum = checksum(&bytes);
         bytes[CHECKSUM_AT..KEY_AT].copy_from_slice(&sum);
         assert_eq!(Frame::decode(&bytes), Err(FrameError::Malformed));
@@ -383,6 +423,7 @@ mod tests {
             let point = |(n, bits): (usize, &u32)| Point {
                 time_ms: bucket * 60_000 + n as u64 * 999,
                 values: std::array::from_fn(|series| f32::from_bits(bits.rotate_left(series as u32))),
+                latency: LatencyCounts::of(&[(LatencyKind::Reads, &[u64::from(*bits); 30])]),
             };
             fuzz(&Frame { key, points: bits.iter().enumerate().map(point).collect() }.encode());
         }

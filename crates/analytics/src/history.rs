@@ -13,59 +13,11 @@
 //! A history knows which of its segments have points that were not stored yet ([`History::take_unstored`]), and goes on from
 //! stored ones ([`History::restore`]).
 
-use crate::interval::{Interval, quantile_ns};
+use crate::point::Point;
 use crate::segment::Segment;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, VecDeque};
 use utoipa::ToSchema;
-
-/// Number of series.
-pub(crate) const COUNT: usize = 40;
-
-/// Names and units of the values of a [`Point`], in their order. Of the latencies, a point of a coarser resolution has the
-/// maximum, of all others the mean.
-pub const SERIES: [(&str, &str); COUNT] = [
-    ("requests", "1/s"),
-    ("read", "bytes/s"),
-    ("read.arc_demand", "bytes/s"),
-    ("read.arc_prefetched", "bytes/s"),
-    ("read.l2arc", "bytes/s"),
-    ("read.intent_log", "bytes/s"),
-    ("read.disk", "bytes/s"),
-    ("read.holes", "bytes/s"),
-    ("read.dirty_data", "bytes/s"),
-    ("written", "bytes/s"),
-    ("read_latency.p50", "s"),
-    ("read_latency.p99", "s"),
-    ("write_latency.p50", "s"),
-    ("write_latency.p99", "s"),
-    ("devices.read", "bytes/s"),
-    ("devices.written", "bytes/s"),
-    ("devices.written.data", "bytes/s"),
-    ("devices.written.metadata", "bytes/s"),
-    ("devices.written.intent_log", "bytes/s"),
-    ("devices.written.labels", "bytes/s"),
-    ("devices.written.repair", "bytes/s"),
-    ("devices.written.removal", "bytes/s"),
-    ("arc.hits", "1/s"),
-    ("arc.misses", "1/s"),
-    ("arc.size", "bytes"),
-    ("txg.dirty", "bytes"),
-    ("txg.unstable", "bytes"),
-    ("pool.allocated", "bytes"),
-    ("devices.written.data.first_copy", "bytes/s"),
-    ("devices.written.data.copies", "bytes/s"),
-    ("devices.written.data.parity", "bytes/s"),
-    ("devices.written.data.padding", "bytes/s"),
-    ("arc.mru.data", "bytes"),
-    ("arc.mru.metadata", "bytes"),
-    ("arc.mfu.data", "bytes"),
-    ("arc.mfu.metadata", "bytes"),
-    ("arc.max", "bytes"),
-    ("arc.mru_ghost_hits", "1/s"),
-    ("arc.mfu_ghost_hits", "1/s"),
-    ("txg.dirty_max", "bytes"),
-];
 
 /// Length of the time between two points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -125,97 +77,6 @@ impl Resolution {
             Resolution::TenSeconds => 10,
             Resolution::Minute => 60,
         }
-    }
-}
-
-/// Values of all series at a time.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
-    /// End of the time that the point covers, in milliseconds since 1970.
-    pub time_ms: u64,
-    /// Values in the order of [`SERIES`]; not a number (NaN) if the version that made the point did not have the series.
-    pub values: [f32; COUNT],
-}
-
-impl Point {
-    /// The values of an interval.
-    pub fn of(interval: &Interval) -> Self {
-        let all = interval.all_operations();
-        let rate = |count: u64| interval.rate(count) as f32;
-        let read = |source: &str| rate(all.read_bytes.get(source));
-        let written = |content: &str| {
-            rate(interval.written.iter().filter(|cause| cause.content == content).map(|cause| cause.bytes).sum())
-        };
-        let data = |redundancy: &str| {
-            let of_data = interval.written.iter().filter(|cause| cause.content == "data");
-            rate(of_data.filter(|cause| cause.redundancy == redundancy).map(|cause| cause.bytes).sum())
-        };
-        let arc = &interval.arc;
-        let reads = interval.operation("read").latency;
-        let writes = interval.operation("write").latency;
-        let latency = |counts: &[u64], share| quantile_ns(counts, share).map_or(0.0, |ns| ns as f32 / 1e9);
-        let leaves = |bytes: fn(&crate::LeafTotals) -> u64| rate(interval.leaves.iter().map(bytes).sum());
-        let values = [
-            rate(all.requests),
-            rate(all.read_bytes.total()),
-            read("arc demand"),
-            read("arc prefetched"),
-            read("l2arc"),
-            read("intent log"),
-            read("disk"),
-            read("holes"),
-            read("dirty data"),
-            rate(all.written_bytes),
-            latency(&reads, 0.5),
-            latency(&reads, 0.99),
-            latency(&writes, 0.5),
-            latency(&writes, 0.99),
-            leaves(|leaf| leaf.read_bytes),
-            leaves(|leaf| leaf.write_bytes),
-            written("data"),
-            written("metadata"),
-            written("intent log"),
-            written("labels"),
-            written("repair"),
-            written("removal"),
-            rate(arc.hits()),
-            rate(arc.misses),
-            arc.size_bytes() as f32,
-            interval.txg.dirty_bytes as f32,
-            interval.txg.unstable_bytes as f32,
-            interval.space.allocated_bytes as f32,
-            data("first copy"),
-            data("copies"),
-            data("parity"),
-            data("padding"),
-            arc.mru_data_bytes as f32,
-            arc.mru_metadata_bytes as f32,
-            arc.mfu_data_bytes as f32,
-            arc.mfu_metadata_bytes as f32,
-            arc.max_bytes as f32,
-            rate(arc.mru_ghost_hits),
-            rate(arc.mfu_ghost_hits),
-            interval.txg.dirty_max_bytes as f32,
-        ];
-        Point { time_ms: interval.time_ms, values }
-    }
-
-    /// One point for several, with the time of the last; `None` if there is none. A value is that of the points that have the
-    /// series.
-    fn merge(points: impl Iterator<Item = Point>) -> Option<Point> {
-        let points: Vec<Point> = points.collect();
-        let time_ms = points.last()?.time_ms;
-        let values = std::array::from_fn(|series| {
-            let of = points.iter().filter_map(|point| point.values.get(series).copied());
-            let known = || of.clone().filter(|value| !value.is_nan());
-            let is_latency = SERIES.get(series).is_some_and(|(_, unit)| *unit == "s");
-            match known().count() {
-                0 => f32::NAN,
-                _ if is_latency => known().fold(0.0, f32::max),
-                count => known().sum::<f32>() / count as f32,
-            }
-        });
-        Some(Point { time_ms, values })
     }
 }
 
@@ -389,9 +250,12 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::latency::{LatencyCounts, LatencyKind};
+    use crate::point::{COUNT, SERIES};
 
     fn point(second: u64) -> Point {
-        Point { time_ms: second * 1000, values: [second as f32; COUNT] }
+        let latency = LatencyCounts::of(&[(LatencyKind::Reads, &[0; 20]), (LatencyKind::Reads, &[second; 21])]);
+        Point { time_ms: second * 1000, values: [second as f32; COUNT], latency }
     }
 
     #[test]
@@ -419,7 +283,7 @@ mod tests {
             assert!(ring.capacity() <= resolution.kept());
         }
         assert!(history.bytes() <= History::MAX_BYTES);
-        const { assert!(History::MAX_BYTES < 9 << 20) };
+        const { assert!(History::MAX_BYTES <= 20 << 20) };
     }
 
     #[test]

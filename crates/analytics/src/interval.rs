@@ -1,5 +1,6 @@
 //! Difference of two samples of a pool.
 
+use crate::host::HostTotals;
 use crate::sample::{
     ArcState, CauseBytes, ClientTotals, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
 };
@@ -33,6 +34,9 @@ pub struct Interval {
     pub leaves: Vec<LeafTotals>,
     /// Space, at the end.
     pub space: SpaceState,
+    /// The host and the process; `None` if their counters are not known at both ends.
+    #[serde(default)]
+    pub host: Option<HostTotals>,
 }
 
 impl Interval {
@@ -57,6 +61,7 @@ impl Interval {
             },
             leaves: leaves(before, after),
             space: after.space,
+            host: before.and_then(|before| Some(after.host.as_ref()?.since(before.host.as_ref()?))),
         }
     }
 
@@ -224,6 +229,7 @@ mod tests {
             stores: Vec::new(),
             store_space: Vec::new(),
             space: SpaceState::default(),
+            host: None,
         }
     }
 

@@ -13,23 +13,31 @@
 //! Taking a sample stops no request: the registers are read one by one while requests change them. So two counters of one sample may
 //! differ by the requests that ended in between; over an interval this difference does not grow.
 
+mod dips;
 mod facts;
 mod families;
 pub mod frame;
 mod history;
+mod host;
 mod interval;
+mod latency;
 pub mod metrics;
 mod names;
+mod point;
 mod sample;
 mod segment;
 mod stores;
 pub mod why;
 
+pub use dips::{Dip, Dips, dips};
 pub use facts::{ConnectionFacts, LinkFacts, PoolFacts, PoolObservation};
 pub use families::{Family, FamilyKind, FamilyRow};
-pub use history::{History, Point, Resolution, SERIES};
+pub use history::{History, Resolution};
+pub use host::{HostTotals, InterfaceTotals};
 pub use interval::{Interval, quantile_ns};
+pub use latency::{LatencyCounts, LatencyKind};
 pub use names::DatasetNames;
+pub use point::{Point, SERIES};
 pub use sample::{
     ArcState, CauseBytes, ClientTotals, Counts, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
 };

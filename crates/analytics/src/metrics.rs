@@ -6,6 +6,7 @@
 //! Source: OpenMetrics 1.0, <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
 
 use crate::families::{Families, Family};
+use crate::host::InterfaceTotals;
 use crate::sample::{ArcState, Sample};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -251,6 +252,34 @@ impl Samples {
             .collect()
     }
 
+    /// Bytes of the network interfaces, and processor time of the process. All samples have the same counters of the host.
+    fn host_metrics(&self, put: &mut Encoder<'_>) -> fmt::Result {
+        let bytes = Some(&Unit::Bytes);
+        let host = self.0.iter().find_map(|sample| sample.host.as_ref());
+        let interfaces = |value: fn(&InterfaceTotals) -> u64| -> Rows {
+            let all = host.into_iter().flat_map(|host| &host.interfaces);
+            all.map(|one| (vec![("interface", one.name.clone())], value(one))).collect()
+        };
+        let received = interfaces(|one| one.received_bytes);
+        put.count("weir_network_received", "Bytes received, with headers, of all programs", bytes, received)?;
+        let sent = interfaces(|one| one.sent_bytes);
+        put.count("weir_network_sent", "Bytes sent, with headers, of all programs", bytes, sent)?;
+        let payload = |value: fn(&InterfaceTotals) -> u64| -> Rows {
+            let hosts = self.0.iter().filter_map(|sample| Some((sample, sample.host.as_ref()?)));
+            let all = hosts.flat_map(|(sample, host)| host.interfaces.iter().map(move |one| (sample, one)));
+            all.filter(|(_, one)| one.has_clients)
+                .map(|(sample, one)| (vec![("pool", sample.pool.clone()), ("interface", one.name.clone())], value(one)))
+                .collect()
+        };
+        let received = payload(|one| one.payload_received_bytes);
+        put.count("weir_network_payload_received", "Bytes of data that clients wrote", bytes, received)?;
+        let sent = payload(|one| one.payload_sent_bytes);
+        put.count("weir_network_payload_sent", "Bytes of data answered to clients", bytes, sent)?;
+        let time = host.map(|host| (vec![("program", "weir".to_owned())], host.processor_ns));
+        let seconds = Some(&Unit::Seconds);
+        put.put(Kind::Time, "weir_process_processor", "Processor time", seconds, time.into_iter().collect())
+    }
+
     fn written(&self) -> Rows {
         let rows = self.0.iter().flat_map(|sample| sample.written.iter().map(move |cause| (sample, cause)));
         rows.map(|(sample, cause)| {
@@ -349,6 +378,7 @@ impl Collector for Samples {
         put.count("weir_vdev_slow", "Slow operations", None, self.leaves(|leaf| leaf.slow))?;
         put.gauge("weir_vdev_in_service", "1 or 0", None, self.leaves(|leaf| u64::from(leaf.in_service)))?;
         self.store_metrics(put)?;
+        self.host_metrics(put)?;
         put.gauge("weir_pool_size", "Size of the pool", bytes, self.pools(|sample| sample.space.size_bytes))?;
         put.gauge("weir_pool_allocated", "Allocated", bytes, self.pools(|sample| sample.space.allocated_bytes))
     }
@@ -395,6 +425,7 @@ mod tests {
                 month: None,
             }],
             space: SpaceState::default(),
+            host: None,
         };
         let alert = AlertState { name: "pool:\"x".into(), severity: "critical", state: "open", since_s: 7 };
         let job = |name: &str, last: Option<(u64, bool)>| JobState {

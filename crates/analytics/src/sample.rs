@@ -1,5 +1,6 @@
 //! Everything that is counted in a pool, at an instant.
 
+use crate::host::HostTotals;
 use crate::stores::{StoreSpace, StoreTotals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -379,6 +380,9 @@ pub struct Sample {
     pub store_space: Vec<StoreSpace>,
     /// Space.
     pub space: SpaceState,
+    /// Counters of the host and the process; `None` if the process does not read them.
+    #[serde(default)]
+    pub host: Option<HostTotals>,
 }
 
 impl Sample {
@@ -422,6 +426,7 @@ impl Sample {
             stores,
             store_space,
             space: space(engine),
+            host: None,
         }
     }
 }

@@ -10,7 +10,8 @@
 //! the table.
 
 use crate::frame::{BUCKET_POINTS, Decoded, Frame, FrameKey, decode_all};
-use crate::history::{Point, Resolution};
+use crate::history::Resolution;
+use crate::point::Point;
 
 /// A part of the history of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,10 +109,17 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::COUNT;
+    use crate::latency::LatencyCounts;
+    use crate::point::COUNT;
 
     fn points(from_ms: u64, step_ms: u64, count: u64) -> Vec<Point> {
-        (0..count).map(|n| Point { time_ms: from_ms + n * step_ms, values: [n as f32; COUNT] }).collect()
+        (0..count)
+            .map(|n| Point {
+                time_ms: from_ms + n * step_ms,
+                values: [n as f32; COUNT],
+                latency: LatencyCounts::NOT_KNOWN,
+            })
+            .collect()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 import { scaled } from "./format.js";
 import { h, table, timeOf, value, view } from "./api.js";
 import { actionButton, openAction } from "./act.js";
+import { jobOf } from "./alerts.js";
 
 // Name in the address: #datasets:NAME.
 export const chosen = () => {
@@ -82,6 +83,23 @@ function openCreateBelow(name) {
         properties: properties.filter(([, text]) => text).map(([property, text]) => ({ property, value: text })),
       };
     },
+  });
+}
+
+// Sends a dataset to another one or another host: a job of `weir replicate`, which begins at once, and again by its schedule. The screen
+// Alerts and jobs has its runs.
+function openSend(name) {
+  openAction({
+    title: `Send ${name} to another dataset or host`,
+    run: "Send",
+    fields: [
+      { name: "target", label: "Target", placeholder: "DATASET, or HOST:DATASET", hint: "It gets all snapshots. Alerts and jobs has the progress, and removes the job." },
+      { name: "name", label: "Name of the job", value: `send-${name.split("/").pop()}`, hint: "It begins the names of the snapshots." },
+      { name: "schedule", label: "Again", value: "daily 02:30", hint: "hourly, every 15 min, daily 02:30, weekly sun 03:00, monthly 1 03:00" },
+      { name: "recursive", label: "Also all datasets below (-r)", type: "checkbox" },
+      { name: "limit", label: "Bytes per second, at most", placeholder: "no limit" },
+    ],
+    build: (values) => jobOf({ ...values, work: "replicate", source: name }, false),
   });
 }
 
@@ -215,6 +233,7 @@ export function show({ all, name, snapshots: taken, properties: found }) {
     h("p", { class: "buttons" },
       actionButton("Snapshot …", `Take a snapshot of ${name}`, "operate", () => openSnapshot(name)),
       actionButton("Create below …", `Create a dataset below ${name}`, "administer", () => openCreateBelow(name)),
+      actionButton("Send …", `Send ${name} to another dataset or host`, "administer", () => openSend(name)),
       name.includes("/") && actionButton("Destroy …", `Destroy ${name}`, "administer", () => openDestroy(name)),
       name.includes("/") && actionButton("Rename …", `Rename ${name}`, "administer", () => openRename(name)),
       mountButton(name, datasets[name]),

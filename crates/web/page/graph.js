@@ -28,6 +28,7 @@ export class Graph {
       label.append(name + " ");
       return element("span", "", label);
     });
+    this.note = element("span", "", caption);
     this.canvas = element("canvas", undefined, figure);
     this.canvas.setAttribute("role", "img");
     // Until it is drawn.
@@ -118,8 +119,16 @@ export class Graph {
       return `${name} ${text}`;
     });
     const at = view.cursor === undefined || shown < 0 ? "" : `, at ${timeText(data.times[shown], view.span)}`;
+    const note = dipsText(this.dips());
+    if (this.note.textContent !== note) this.note.textContent = note;
     const time = view.range ? `, ${rangeText(view.range, view.span)}` : at;
-    canvas.setAttribute("aria-label", `${definition.title}${time}: ${texts.join(", ")}`);
+    canvas.setAttribute("aria-label", `${definition.title}${time}: ${texts.join(", ")}${note && `; ${note}`}`);
+  }
+
+  // Dips of the graph that repeat; undefined if there are none.
+  dips() {
+    const found = this.view.dips[this.definition.dips];
+    return found?.period_ms ? found : undefined;
   }
 
   // Value of a series at a point; if a range is chosen, over that.
@@ -174,6 +183,19 @@ export class Graph {
       limit.forEach(trace);
       context.setLineDash([]);
     }
+    // A mark below each dip that repeats.
+    for (const { middle_ms } of this.dips()?.dips ?? []) {
+      const at = x(middle_ms);
+      if (at < 0) continue;
+      context.setLineDash([2, 3]);
+      context.strokeRect(at, TOP, 0, floor - TOP);
+      context.setLineDash([]);
+      context.beginPath();
+      context.moveTo(at, floor - 7);
+      context.lineTo(at - 4, floor);
+      context.lineTo(at + 4, floor);
+      context.fill();
+    }
     context.font = "12px system-ui, sans-serif";
     context.fillText(most || ceiling ? scaled(top, definition.unit) : lines.flat().length ? "0" : "nothing is known of this time", 2, 12);
     paintTimes(context, end, view.span, width, height);
@@ -199,6 +221,13 @@ export class Graph {
     const rows = times.map((time, n) => [new Date(time).toISOString(), time, ...columns.map((column) => column[n])]);
     saveText(csv(head, rows), [view.pool, definition.title], "csv");
   }
+}
+
+// Dips that repeat, in words; empty if there are none.
+export function dipsText(found) {
+  if (!found) return "";
+  const seconds = found.period_ms / 1000;
+  return `dips every ${seconds < 100 ? `${seconds.toFixed(1)} s` : lengthOf(seconds)}: ${found.dips.length} in this time`;
 }
 
 // A range of time, and its length.

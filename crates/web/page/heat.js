@@ -1,13 +1,16 @@
-// The latency heat map: requests by time and latency, the more requests, the stronger the colour. It is made of the live stream's
-// counts, since the page was opened: the history has quantiles, not counts.
+// The latency heat map: requests by time and latency, the more requests, the stronger the colour. It is made of the history's counts,
+// which the seconds of the live stream continue.
 
-import { csv, scaled } from "./format.js";
+import { csv, lengthOf, scaled } from "./format.js";
 import { button, element, prepare, savePng, saveText } from "./dom.js";
 import { paintTimes } from "./graph.js";
 
 export const TITLE = "Latency of requests: heat map";
-// Seconds that are kept.
+// Points that are kept.
 const KEPT = 3600;
+// The first and the last class of the history, which have all below and above.
+const FIRST = 11;
+const LAST = 32;
 const TOP = 4;
 const BOTTOM = 15;
 // Requests that are shown, by the name of the choice.
@@ -26,6 +29,32 @@ export function countsOf(operations, isWanted) {
     row.latency.forEach((count, n) => (sums[n] = (sums[n] ?? 0) + count));
   }
   return Array.from(sums, (count) => count ?? 0);
+}
+
+// Counts with the classes that the history has.
+export function clipped(counts) {
+  const out = [];
+  counts.forEach((count, n) => {
+    const to = Math.min(LAST, Math.max(FIRST, n));
+    out[to] = (out[to] ?? 0) + count;
+  });
+  return Array.from(out, (count) => count ?? 0);
+}
+
+// Points of the history's answer: times with the counts of each choice. Points whose counts are not known are left out.
+export function pointsOf({ seconds, bounds_ns, time_ms, reads, writes, others }) {
+  const first = Math.round(Math.log2(bounds_ns[0])) - 1;
+  const sum = (...parts) => [...Array(first).fill(0), ...parts[0].map((_, n) => parts.reduce((all, part) => all + part[n], 0))];
+  return time_ms.map((time, n) => {
+    if (!reads[n]) return undefined;
+    const of = {
+      "reads and writes": sum(reads[n], writes[n]),
+      reads: sum(reads[n]),
+      writes: sum(writes[n]),
+      "all operations": sum(reads[n], writes[n], others[n]),
+    };
+    return { time, length: 1000 * seconds, of };
+  }).filter(Boolean);
 }
 
 // Cells of the map: for each whole place, the counts by class. `seconds` are { time, counts }.
@@ -68,8 +97,16 @@ export class HeatMap {
     this.seconds = [];
   }
 
+  // Continues with the points of the history from `from` on.
+  restore(answer, from) {
+    const found = pointsOf(answer);
+    const last = found.length ? found[found.length - 1].time : -1;
+    const kept = this.seconds.filter(({ time }) => time < from), live = this.seconds.filter(({ time }) => time >= from && time > last);
+    this.seconds = [...kept, ...found, ...live].slice(-KEPT);
+  }
+
   add(interval) {
-    const of = Object.entries(CHOICES).map(([name, isWanted]) => [name, countsOf(interval.operations, isWanted)]);
+    const of = Object.entries(CHOICES).map(([name, isWanted]) => [name, clipped(countsOf(interval.operations, isWanted))]);
     this.seconds.push({ time: interval.time_ms, length: 1000 * interval.seconds, of: Object.fromEntries(of) });
     if (this.seconds.length > KEPT) this.seconds.shift();
   }
@@ -77,9 +114,9 @@ export class HeatMap {
   shown() {
     const name = this.choice.value;
     const seconds = this.seconds.map((second) => ({ time: second.time, length: second.length, counts: second.of[name] }));
-    const end = seconds.length ? seconds[seconds.length - 1].time : Date.now();
-    const span = Math.min(this.view.span, KEPT);
-    return { seconds: seconds.filter((second) => second.time > end - 1000 * span), end, span };
+    const { span, last } = this.view;
+    const end = last ?? (seconds.length ? seconds[seconds.length - 1].time : Date.now());
+    return { seconds: seconds.filter(({ time }) => time > end - 1000 * span && time <= end), end, span };
   }
 
   draw() {
@@ -88,15 +125,15 @@ export class HeatMap {
     this.paint(context, width, height, getComputedStyle(canvas).color);
     const { seconds } = this.shown();
     const total = seconds.reduce((sum, { counts }) => sum + counts.reduce((all, count) => all + count, 0), 0);
-    const text = `${total} requests in ${seconds.length} s, since the page was opened`;
+    const text = `${total} requests in ${lengthOf(seconds.reduce((sum, { length }) => sum + length, 0) / 1000)}`;
     if (this.scale.textContent !== text) this.scale.textContent = text;
     canvas.setAttribute("aria-label", `${TITLE}, ${this.choice.value}: ${text}`);
   }
 
   paint(context, width, height, colour) {
     const { seconds, end, span } = this.shown();
-    // Columns are counted from the right edge. One has a second, or the seconds that share a point of the screen.
-    const wide = Math.max(1, width / span);
+    // Columns are counted from the right edge. One has a point of the history, or those that share a point of the screen.
+    const wide = Math.max(1, width * this.view.step / span);
     const cells = cellsOf(seconds, (time) => Math.round((end - time) / 1000 / span * width / wide));
     const columns = [...cells.values()];
     const used = columns.flatMap((column) => Object.keys(column).map(Number).filter((n) => column[n] > 0));

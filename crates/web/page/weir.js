@@ -4,6 +4,7 @@ import { byId, get } from "./dom.js";
 import { quantile, scaled } from "./format.js";
 import { Graph, rangeText } from "./graph.js";
 import { HeatMap, TITLE as HEAT_MAP } from "./heat.js";
+import { Breakdown, TITLE as BREAKDOWN } from "./breakdown.js";
 import { FlowGraph, TITLE as FLOW } from "./flow.js";
 import { continued, resolutionFor } from "./series.js";
 import { isOverview, start } from "./screens.js";
@@ -14,12 +15,15 @@ import { Worksheet, linkOf, linked } from "./worksheet.js";
 // Graphs: title, unit, stacked or not, and the series of the API with their captions. With `limit`, the last series is a limit;
 // with `per`, the values are divided by that series.
 const GRAPHS = [
-  { id: "answered", title: "Bytes answered, by source", unit: "bytes/s", stacked: true, series: [["read.arc_demand", "ARC"], ["read.arc_prefetched", "ARC, prefetched"], ["read.dirty_data", "dirty data"], ["read.holes", "holes"], ["read.disk", "disks"], ["read.intent_log", "intent log"], ["read.l2arc", "L2ARC"]] },
-  { id: "written", title: "Bytes written by clients", unit: "bytes/s", series: [["written", "written"]] },
+  { id: "answered", title: "Bytes answered, by source", unit: "bytes/s", stacked: true, dips: "read", series: [["read.arc_demand", "ARC"], ["read.arc_prefetched", "ARC, prefetched"], ["read.dirty_data", "dirty data"], ["read.holes", "holes"], ["read.disk", "disks"], ["read.intent_log", "intent log"], ["read.l2arc", "L2ARC"]] },
+  { id: "written", title: "Bytes written by clients", unit: "bytes/s", dips: "written", series: [["written", "written"]] },
   { id: "causes", title: "Bytes written to devices, by cause", unit: "bytes/s", stacked: true, series: [["devices.written.data", "data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"], ["devices.written.repair", "repair"], ["devices.written.removal", "removal"]] },
   { id: "amplification", title: "Amplification: bytes written to devices for each byte that clients wrote, in the 60 s before", unit: "", stacked: true, per: "written", series: [["devices.written.data.first_copy", "data"], ["devices.written.data.copies", "copies of data"], ["devices.written.data.parity", "parity of data"], ["devices.written.data.padding", "padding of data"], ["devices.written.metadata", "metadata"], ["devices.written.intent_log", "intent log"], ["devices.written.labels", "labels"]] },
   { id: "device_reads", title: "Bytes read from devices", unit: "bytes/s", series: [["devices.read", "read"]] },
+  { id: "network", title: "Network beside devices: bytes of the interfaces of clients, with headers; data of clients; devices", unit: "bytes/s", series: [["net.sent", "sent"], ["net.payload_sent", "data answered"], ["devices.read", "read from devices"], ["net.received", "received"], ["net.payload_received", "data written"], ["devices.written", "written to devices"]] },
   { id: "latency", title: "Latency of reads and writes (upper bounds)", unit: "s", series: [["read_latency.p50", "reads, median"], ["read_latency.p99", "reads, 99 %"], ["write_latency.p50", "writes, median"], ["write_latency.p99", "writes, 99 %"]] },
+  { id: "stages", title: "Requests in progress, by what they wait for", unit: "", stacked: true, limit: true, series: [["stage.admission", "admission"], ["stage.throttle", "throttle"], ["stage.locks", "locks"], ["stage.cache", "cache"], ["stage.queue", "queue"], ["stage.device", "device"], ["stage.compute", "compute"], ["stage.log_commit", "log commit"], ["stage.txg_sync", "txg sync"], ["requests.time", "all, from begin to end"]] },
+  { id: "processors", title: "Processors at work for this program", unit: "", series: [["process.processors", "processors"]] },
   { id: "txg", title: "Transaction groups: dirty bytes, and the limit at which writers wait", unit: "bytes", limit: true, series: [["txg.dirty", "dirty"], ["txg.dirty_max", "limit"]] },
   { id: "durability", title: "Durability: bytes acknowledged and not stable, which a power failure would lose", unit: "bytes", series: [["txg.unstable", "not stable"]] },
   { id: "arc", title: "ARC: blocks used recently (MRU) and frequently (MFU)", unit: "bytes", stacked: true, limit: true, series: [["arc.mru.data", "MRU data"], ["arc.mru.metadata", "MRU metadata"], ["arc.mfu.data", "MFU data"], ["arc.mfu.metadata", "MFU metadata"], ["arc.max", "limit"]] },
@@ -27,11 +31,13 @@ const GRAPHS = [
   { id: "ghosts", title: "ARC: ghost hits, misses of blocks that were evicted not long before", unit: "1/s", stacked: true, series: [["arc.mru_ghost_hits", "MRU"], ["arc.mfu_ghost_hits", "MFU"]] },
 ];
 // The heat map follows this number of graphs.
-const GRAPHS_BEFORE_HEAT_MAP = 6;
+const GRAPHS_BEFORE_HEAT_MAP = 7;
+// Seconds between two looks for dips that repeat.
+const DIPS_SECONDS = 10;
 
 // What the graphs show: names of the series, in the order of the API's values; points; seconds that are shown; seconds between two
 // points; the pool; the time of the cursor; the range whose means are shown; the last time, if an earlier one than now is shown.
-const view = { names: [], points: [], span: 300, step: 1, pool: "", cursor: undefined, range: undefined, last: undefined };
+const view = { names: [], points: [], span: 300, step: 1, pool: "", cursor: undefined, range: undefined, last: undefined, dips: {} };
 let paused = false;
 // What the last link that was opened asks for.
 let wanted = linked("");
@@ -41,13 +47,15 @@ let ahead = 0;
 let asked = 0;
 // Time of the server at which newer points of a coarser step can be asked for.
 let due = 0;
+// Time of the server at which dips are asked for again.
+let dipsDue = 0;
 
 const ask = (subject) => why.ask(view.pool, subject);
 const clients = new Table("clients", ask);
 const operations = new Table("operations", ask);
 // The figures: { id, title, graph }.
 const shown = [];
-let heatMap, flow, worksheet;
+let heatMap, flow, breakdown, worksheet;
 
 function makeGraphs() {
   const place = byId("graphs");
@@ -60,6 +68,8 @@ function makeGraphs() {
   GRAPHS.slice(0, GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   heatMap = new HeatMap(view, place);
   shown.push({ id: "heat", title: HEAT_MAP, graph: heatMap });
+  breakdown = new Breakdown(view, place);
+  shown.push({ id: "breakdown", title: BREAKDOWN, graph: breakdown });
   GRAPHS.slice(GRAPHS_BEFORE_HEAT_MAP).forEach(make);
   worksheet = new Worksheet(byId("worksheets"), shown, () => {
     shown.forEach(({ id, graph }) => (graph.figure.hidden = !worksheet.isShown(id)));
@@ -69,17 +79,33 @@ function makeGraphs() {
 }
 
 let willDraw = false;
+// Figures that wait to be drawn. Their work is spread over frames, so that none of them is late.
+const waiting = new Set();
+// Time of a frame, in milliseconds, after which the rest waits for the next.
+const DRAW_MS = 8;
 
 function drawSoon() {
+  // One that waits already keeps its place.
+  shown.forEach((one) => waiting.add(one));
   if (willDraw) return;
   willDraw = true;
-  requestAnimationFrame(() => {
-    willDraw = false;
-    // What is not shown has no width.
-    if (!isOverview()) return;
-    showRange();
-    shown.filter(({ id }) => worksheet.isShown(id)).forEach(({ graph }) => graph.draw());
-  });
+  requestAnimationFrame(drawSome);
+}
+
+function drawSome() {
+  willDraw = false;
+  // What is not shown has no width.
+  if (!isOverview()) return waiting.clear();
+  showRange();
+  const began = performance.now();
+  for (const one of waiting) {
+    waiting.delete(one);
+    if (worksheet.isShown(one.id)) one.graph.draw();
+    if (performance.now() - began > DRAW_MS) break;
+  }
+  if (waiting.size === 0) return;
+  willDraw = true;
+  requestAnimationFrame(drawSome);
 }
 
 // The line about the chosen range, and about a time that is not now.
@@ -181,13 +207,28 @@ async function loadHistory(more) {
   if (last !== undefined) from = Math.floor((last - 1) / length) * length + 1;
   const query = new URLSearchParams({ resolution, step: view.step, from: Math.floor(from) });
   if (!isLive) query.set("to", String(Math.ceil(view.last)));
-  const { body, time } = await get(`/api/v1/pools/${encodeURIComponent(view.pool)}/history?${query}`);
+  const path = `/api/v1/pools/${encodeURIComponent(view.pool)}`;
+  const [{ body, time }, latency] = await Promise.all([get(`${path}/history?${query}`), get(`${path}/latency?${query}`)]);
   if (request !== asked) return;
+  heatMap.restore(latency.body, from);
   // A pool that was opened a moment ago has no points of a coarse resolution yet.
   due = (time || Date.now() + ahead) + (view.points.length || body.time_ms.length ? length : 5000);
   const found = body.time_ms.map((at, n) => ({ time: at, values: body.values.map((column) => column[n]) }));
   view.points = continued(last === undefined ? view.points.filter((point) => point.time >= from) : view.points, found, from);
   forgetOld();
+  drawSoon();
+}
+
+// Reads the dips of the time that is shown, and whether they repeat.
+async function loadDips() {
+  const { pool, points, span, step, last } = view;
+  if (!pool || points.length === 0) return;
+  const end = last ?? points[points.length - 1].time;
+  const resolution = last === undefined ? byId("span").value.split(":")[0] : resolutionFor(end - 1000 * span, end, Date.now() + ahead).resolution;
+  const query = new URLSearchParams({ resolution, step, from: Math.floor(end - 1000 * span), to: Math.ceil(end) });
+  const { body } = await get(`/api/v1/pools/${encodeURIComponent(pool)}/dips?${query}`);
+  if (pool !== view.pool || span !== view.span || last !== view.last) return;
+  view.dips = Object.fromEntries(body.map((one) => [one.series, one]));
   drawSoon();
 }
 
@@ -203,10 +244,12 @@ function forgetOld() {
 // Begins again with another pool or span.
 function begin() {
   view.points = [];
+  view.dips = {};
   view.cursor = view.range = undefined;
+  heatMap.forget();
   showLink();
   drawSoon();
-  loadHistory(false).catch(report);
+  loadHistory(false).then(loadDips).catch(report);
 }
 
 // Shows the time up to now.
@@ -219,8 +262,8 @@ function showNow() {
 function setPool(name) {
   if (name === view.pool) return;
   view.pool = name;
-  heatMap.forget();
   flow.forget();
+  breakdown.forget();
   clients.clear();
   operations.clear();
   byId("ask").disabled = !name;
@@ -260,14 +303,20 @@ function follow() {
     showPools(intervals.map((interval) => interval.pool));
     const interval = intervals.find((interval) => interval.pool === view.pool);
     if (!interval) return;
-    heatMap.add(interval);
+    breakdown.add(interval);
     if (paused) return;
     flow.add(interval);
     showTables(interval);
     // An earlier time has no new points.
     if (view.last !== undefined) return drawSoon();
-    if (view.step === 1) view.points.push({ time: interval.time_ms, values: interval.values });
-    else if (interval.time_ms >= due) {
+    if (interval.time_ms >= dipsDue) {
+      dipsDue = interval.time_ms + 1000 * DIPS_SECONDS;
+      loadDips().catch(report);
+    }
+    if (view.step === 1) {
+      view.points.push({ time: interval.time_ms, values: interval.values });
+      heatMap.add(interval);
+    } else if (interval.time_ms >= due) {
       due = interval.time_ms + (view.points.length ? 1000 * view.step : 5000);
       loadHistory(true).catch(report);
     }

@@ -11,11 +11,11 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::convert::Infallible;
 use std::sync::Arc;
-use utoipa::{IntoParams, Modify, OpenApi, ToSchema};
-use weir_analytics::{Resolution, SERIES, Sample, metrics};
+use utoipa::{Modify, OpenApi, ToSchema};
+use weir_analytics::{SERIES, Sample, metrics};
 
 /// The OpenAPI description.
 #[derive(OpenApi)]
@@ -28,7 +28,9 @@ use weir_analytics::{Resolution, SERIES, Sample, metrics};
         pools,
         series,
         sample,
-        history,
+        crate::ranges::history,
+        crate::ranges::latency,
+        crate::ranges::dips,
         live,
         crate::why::why,
         prometheus,
@@ -115,75 +117,6 @@ pub(crate) async fn sample(State(sampler): State<Arc<Sampler>>, Path(pool): Path
     }
 }
 
-/// Greatest time between two points of an answer, in seconds.
-const MAX_STEP_SECONDS: u64 = 86_400;
-
-/// A part of the history.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Range {
-    /// Time between two points [default: second].
-    resolution: Option<Resolution>,
-    /// First time, in milliseconds since 1970 [default: the oldest].
-    from: Option<u64>,
-    /// Last time, in milliseconds since 1970 [default: now].
-    to: Option<u64>,
-    /// Seconds between two points of the answer, a multiple of those of the resolution and at most a day [default: those of the
-    /// resolution]. A point is the mean of those in its time, of latencies the maximum.
-    step: Option<u64>,
-}
-
-/// Points of the history, as columns.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Columns {
-    /// Seconds between two points.
-    seconds: u64,
-    /// Times, in milliseconds since 1970.
-    time_ms: Vec<u64>,
-    /// Values of each series, in the order of `/api/v1/series`; null for points of a version that did not have the series.
-    values: Vec<Vec<Option<f32>>>,
-}
-
-/// The history of a pool: one second for an hour, ten seconds for a day, one minute for 30 days. Times without points are gaps: the
-/// process did not run, or did not have the pool open.
-#[utoipa::path(get, path = "/api/v1/pools/{pool}/history",
-    params(("pool" = String, Path, description = "Name of the pool"), Range),
-    responses((status = 200, body = Columns),
-        (status = 400, body = Problem, description = "A parameter is malformed"),
-        (status = 404, body = Problem, description = "The process does not have the pool open")))]
-pub(crate) async fn history(
-    State(sampler): State<Arc<Sampler>>,
-    Path(pool): Path<String>,
-    range: Result<Query<Range>, QueryRejection>,
-) -> Response {
-    let range = match range {
-        Ok(Query(range)) => range,
-        Err(wrong) => return (StatusCode::BAD_REQUEST, Json(Problem { error: wrong.body_text() })).into_response(),
-    };
-    let resolution = range.resolution.unwrap_or(Resolution::Second);
-    let seconds = range.step.unwrap_or(resolution.seconds());
-    if seconds == 0 || !seconds.is_multiple_of(resolution.seconds()) || seconds > MAX_STEP_SECONDS {
-        let error = format!("step is a multiple of {} seconds, and at most {MAX_STEP_SECONDS}", resolution.seconds());
-        return (StatusCode::BAD_REQUEST, Json(Problem { error })).into_response();
-    }
-    let found = sampler.history(&pool, |history| {
-        let mut columns = Columns { seconds, time_ms: Vec::new(), values: SERIES.map(|_| Vec::new()).into() };
-        for point in history.merged(resolution, seconds * 1000, range.from.unwrap_or(0), range.to.unwrap_or(u64::MAX)) {
-            columns.time_ms.push(point.time_ms);
-            columns
-                .values
-                .iter_mut()
-                .zip(point.values)
-                .for_each(|(column, value)| column.push(Some(value).filter(|value| !value.is_nan())));
-        }
-        columns
-    });
-    match found {
-        Some(columns) => Json(columns).into_response(),
-        None => not_open(&pool).into_response(),
-    }
-}
-
 /// Work of each pool in the last second, as an event a second: a JSON array with an element for each pool.
 #[utoipa::path(get, path = "/api/v1/live",
     responses((status = 200, content_type = "text/event-stream", body = Vec<LiveSecond>)))]
@@ -240,7 +173,16 @@ mod tests {
     #[test]
     fn the_description_has_each_path_and_type() {
         let text: serde_json::Value = serde_json::from_str(&open_api()).unwrap();
-        for path in ["pools", "series", "pools/{pool}/sample", "pools/{pool}/history", "live", "why"] {
+        for path in [
+            "pools",
+            "series",
+            "pools/{pool}/sample",
+            "pools/{pool}/history",
+            "pools/{pool}/latency",
+            "pools/{pool}/dips",
+            "live",
+            "why",
+        ] {
             assert!(text["paths"][format!("/api/v1/{path}")]["get"].is_object(), "{path}");
         }
         let why = &text["paths"]["/api/v1/why"]["get"];

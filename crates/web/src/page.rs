@@ -16,13 +16,14 @@ const STYLE: &str = "text/css; charset=utf-8";
 pub(crate) struct PageFile(pub &'static str, pub &'static str, pub &'static str);
 
 /// Files of the page, besides its index.
-pub(crate) static FILES: [PageFile; 22] = [
+pub(crate) static FILES: [PageFile; 23] = [
     PageFile("/weir.css", STYLE, include_str!("../page/weir.css")),
     PageFile("/weir.js", SCRIPT, include_str!("../page/weir.js")),
     PageFile("/dom.js", SCRIPT, include_str!("../page/dom.js")),
     PageFile("/format.js", SCRIPT, include_str!("../page/format.js")),
     PageFile("/graph.js", SCRIPT, include_str!("../page/graph.js")),
     PageFile("/heat.js", SCRIPT, include_str!("../page/heat.js")),
+    PageFile("/breakdown.js", SCRIPT, include_str!("../page/breakdown.js")),
     PageFile("/flow.js", SCRIPT, include_str!("../page/flow.js")),
     PageFile("/series.js", SCRIPT, include_str!("../page/series.js")),
     PageFile("/tables.js", SCRIPT, include_str!("../page/tables.js")),

@@ -3,6 +3,7 @@
 //! A pool's history begins empty, and continues the stored one as soon as that is read: a disk that does not answer stops no
 //! sample.
 
+use crate::interfaces::Interfaces;
 use crate::store::{FilesGuard, Segments, Store, StoreStatus};
 use futures_util::future::BoxFuture;
 use serde::Serialize;
@@ -94,6 +95,7 @@ pub(crate) struct Sampler {
     store: Option<Store>,
     /// Places for diagnoses at the same time.
     pub diagnoses: Semaphore,
+    interfaces: Mutex<Interfaces>,
     /// Names of datasets that are not open.
     names: Mutex<Arc<DatasetNames>>,
     live: watch::Sender<Arc<Vec<LiveSecond>>>,
@@ -111,6 +113,7 @@ impl Sampler {
             closed: Mutex::default(),
             store,
             diagnoses,
+            interfaces: Mutex::default(),
             names: Mutex::default(),
             live,
         })
@@ -152,12 +155,13 @@ impl Sampler {
         }
     }
 
-    /// A sample of a pool, with the names that are known.
-    fn sampled(&self, engine: &Engine) -> Sample {
-        let mut sample = Sample::take(engine);
+    /// Samples of these pools, with the names that are known and the counters of the host.
+    fn sampled<'a>(&self, engines: impl IntoIterator<Item = &'a Arc<Engine>>) -> Vec<Sample> {
+        let mut samples: Vec<Sample> = engines.into_iter().map(|engine| Sample::take(engine)).collect();
         let names = self.names.lock().clone();
-        names.apply(&mut sample);
-        sample
+        samples.iter_mut().for_each(|sample| names.apply(sample));
+        self.interfaces.lock().complete(&mut samples);
+        samples
     }
 
     /// Stores new points every 20 seconds until the task is dropped.
@@ -172,7 +176,7 @@ impl Sampler {
 
     /// Takes a sample of each pool. Returns names and GUIDs of the pools whose stored history has to be loaded.
     pub fn take(&self) -> Vec<(String, u64)> {
-        let samples: Vec<Sample> = self.pools.engines().iter().map(|engine| self.sampled(engine)).collect();
+        let samples = self.sampled(&self.pools.engines());
         let mut seconds = Vec::new();
         let mut opened = Vec::new();
         let mut closed = Vec::new();
@@ -299,12 +303,12 @@ impl Sampler {
 
     /// Samples of all pools, as of now.
     pub fn samples(&self) -> Vec<Sample> {
-        self.pools.engines().iter().map(|engine| self.sampled(engine)).collect()
+        self.sampled(&self.pools.engines())
     }
 
     /// A sample of a pool, as of now; `None` if it is not open.
     pub fn sample(&self, pool: &str) -> Option<Sample> {
-        self.pools.engines().iter().find(|engine| engine.name() == pool).map(|engine| self.sampled(engine))
+        self.sampled(self.pools.engines().iter().find(|engine| engine.name() == pool)).pop()
     }
 
     /// Looks at the history of a pool; `None` if it is not open.

@@ -7,7 +7,7 @@ use crate::origin::Origin;
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
 use crate::tls::WebTls;
-use crate::{api, page, why};
+use crate::{api, page, ranges, why};
 use axum::Router;
 use axum::extract::{Extension, FromRef, Request};
 use axum::http::HeaderValue;
@@ -171,7 +171,9 @@ fn router(state: AppState, origin: Arc<Origin>) -> Router {
         .route("/api/v1/pools", get(api::pools))
         .route("/api/v1/series", get(api::series))
         .route("/api/v1/pools/{pool}/sample", get(api::sample))
-        .route("/api/v1/pools/{pool}/history", get(api::history))
+        .route("/api/v1/pools/{pool}/history", get(ranges::history))
+        .route("/api/v1/pools/{pool}/latency", get(ranges::latency))
+        .route("/api/v1/pools/{pool}/dips", get(ranges::dips))
         .route("/api/v1/live", get(api::live))
         .route("/api/v1/why", get(why::why))
         .route("/api/v1/openapi.json", get(api::description))

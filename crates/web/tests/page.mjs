@@ -83,6 +83,8 @@ test("files have fields and names that programs read", () => {
 // The modules of the page that make elements, with as much of a document as they need.
 const heat = await import("../page/heat.js");
 const why = await import("../page/why.js");
+const breakdown = await import("../page/breakdown.js");
+const graphs = await import("../page/graph.js");
 
 test("the heat map counts requests by time and class", () => {
   const row = (protocol, operation, latency) => ({ protocol, operation, latency });
@@ -91,6 +93,34 @@ test("the heat map counts requests by time and class", () => {
   assert.deepEqual(counts, [1, 2, 1]);
   const cells = heat.cellsOf([{ time: 1000, counts }, { time: 1400, counts: [0, 3] }, { time: 2000, counts: [] }, { time: -5000, counts }], x);
   assert.deepEqual([...cells], [[1, [1, 5, 1]]]);
+});
+
+test("the history's counts continue the classes of the live stream", () => {
+  const answer = { seconds: 10, bounds_ns: [4096, 8192], time_ms: [10_000, 20_000], reads: [null, [1, 2, 3]], writes: [null, [4, 0, 0]], others: [null, [0, 0, 7]] };
+  const [point] = heat.pointsOf(answer);
+  assert.equal(heat.pointsOf(answer).length, 1);
+  assert.deepEqual([point.time, point.length, point.of.reads.slice(10)], [20_000, 10_000, [0, 1, 2, 3]]);
+  assert.deepEqual([point.of["reads and writes"].slice(11), point.of["all operations"].slice(11)], [[5, 2, 3], [5, 2, 10]]);
+  assert.deepEqual(heat.clipped([1, ...Array(10).fill(0), 2, 3]).slice(10), [0, 3, 3]);
+  assert.equal(heat.clipped([...Array(40).fill(0), 5])[32], 5);
+});
+
+test("a breakdown has the greatest names, and the sum of all", () => {
+  const row = (client, read_bytes, protocol = "nbd") => ({ client, protocol, dataset: "tank/v", read_bytes, written_bytes: 0, requests: 1 });
+  const clients = [row("a", 20), row("b", 600), row("a", 40), row("", 5, "internal"), row("c", 0)];
+  const interval = { seconds: 2, clients, operations: [{ protocol: "nbd", operation: "read", read_bytes: { disk: 600, holes: 60 }, requests: 4 }] };
+  assert.deepEqual(breakdown.ratesOf(interval, "client", "bytes read"), [["b", 300], ["a", 30], ["(pool)", 2.5]]);
+  assert.deepEqual(breakdown.ratesOf(interval, "operation", "bytes read"), [["read", 330]]);
+  const many = Array.from({ length: 12 }, (_, n) => [`c${n}`, 12 - n]);
+  const { names, times, columns } = breakdown.columnsOf([{ time: 1, rates: many }, { time: 2, rates: [["c0", 1]] }]);
+  assert.deepEqual([names.length, names[0], names[8], times], [9, "c0", breakdown.OTHERS, [1, 2]]);
+  assert.deepEqual([columns[0], columns[8]], [[12, 1], [10, 0]]);
+});
+
+test("dips that repeat are said with their time", () => {
+  assert.equal(graphs.dipsText(undefined), "");
+  assert.equal(graphs.dipsText({ period_ms: 6040, dips: [1, 2, 3, 4, 5] }), "dips every 6.0 s: 5 in this time");
+  assert.equal(graphs.dipsText({ period_ms: 2_100_000, dips: [1, 2, 3, 4, 5] }), "dips every 35 min 0 s: 5 in this time");
 });
 
 test("figures are shown with their units", () => {

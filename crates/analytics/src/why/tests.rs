@@ -52,6 +52,7 @@ fn healthy() -> Interval {
         txg: TxgState::default(),
         leaves: vec![disk("11"), disk("12"), disk("13")],
         space: SpaceState { size_bytes: 1000, allocated_bytes: 500 },
+        host: None,
     }
 }
 

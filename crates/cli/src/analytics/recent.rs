@@ -88,6 +88,7 @@ mod tests {
             stores: Vec::new(),
             store_space: Vec::new(),
             space: SpaceState::default(),
+            host: None,
         }
     }
 

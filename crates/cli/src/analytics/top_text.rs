@@ -219,6 +219,7 @@ mod tests {
             txg: TxgState { unstable_bytes: 512, ..TxgState::default() },
             leaves: Vec::new(),
             space: SpaceState::default(),
+            host: None,
         }
     }
 

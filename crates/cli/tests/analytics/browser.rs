@@ -63,7 +63,7 @@ fn the_page_shows_the_load_and_what_limits_it() {
 }
 
 /// Opens the page of a site in a window of a desktop.
-fn desktop(browser: &mut Browser, site: &Site) {
+pub fn desktop(browser: &mut Browser, site: &Site) {
     let size = json!({"width": 1200, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
     browser.call("Emulation.setDeviceMetricsOverride", size);
     browser.call("Page.navigate", json!({"url": site.said("http://")}));
@@ -196,5 +196,51 @@ fn a_range_has_its_mean_and_a_link_shows_it_again() {
     until(|| browser.text("document.getElementById('pool')?.value").eq("tank").then_some(()));
     let link = browser.text("location.href");
     assert!(link.contains("#overview:pool=tank&span=3600"), "{link}");
+    assert!(browser.errors.is_empty(), "{:?}", browser.errors);
+}
+
+/// The heat map has requests from before the page was opened; a breakdown has a name for each client, which brings out its area.
+#[test]
+fn the_heat_map_has_the_history_and_the_breakdown_its_names() {
+    let Some(mut browser) = Browser::start().filter(|_| has("qemu-io")) else {
+        println!("skipped: chromium-headless-shell or qemu-io is not installed");
+        return;
+    };
+    let site = Site::new();
+    site.use_volume();
+    // The load is over, and in the history.
+    until(|| {
+        let (code, body) = site.http().get("/api/v1/pools/tank/latency?step=60");
+        if code == 404 {
+            return None;
+        }
+        let found: Value = serde_json::from_str(&body).unwrap();
+        let writes = |classes: &Value| classes.as_array().map_or(0, |all| all.iter().filter_map(Value::as_u64).sum());
+        let writes: u64 = found["writes"].as_array().unwrap().iter().map(writes).sum();
+        assert!(found["bounds_ns"][0] == 4096 && found["seconds"] == 60, "{body}");
+        (writes > 0).then_some(())
+    });
+    desktop(&mut browser, &site);
+    let label = |browser: &mut Browser, title: &str| {
+        let all = "[...document.querySelectorAll('canvas')].map(one => one.getAttribute('aria-label')).join('\\n')";
+        browser.text(all).lines().find(|line| line.starts_with(title)).unwrap_or_default().to_owned()
+    };
+    let said = until(|| {
+        let said = label(&mut browser, "Latency of requests: heat map");
+        (said.contains(" requests in ") && !said.contains(": 0 requests in ")).then_some(said)
+    });
+    assert!(said.contains("reads and writes: "), "{said}");
+
+    site.use_volume();
+    let pick =
+        "[...document.querySelectorAll('.breakdown button')].find(one => one.textContent.startsWith('127.0.0.1 '))";
+    until(|| (browser.value(&format!("{pick} !== undefined")) == true).then_some(()));
+    browser.value(&format!("{pick}.click()"));
+    assert_eq!(browser.text(&format!("{pick}.getAttribute('aria-pressed')")), "true");
+    let said = label(&mut browser, "Breakdown by client");
+    assert!(said.contains("bytes read by client: ") && said.contains("127.0.0.1 "), "{said}");
+    for title in ["Network beside devices", "Requests in progress", "Processors at work"] {
+        assert!(!label(&mut browser, title).is_empty(), "{title}");
+    }
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
 }

@@ -4,11 +4,14 @@
 
 mod browser;
 mod chromium;
+mod cost;
 mod history;
+mod hour;
 mod http;
 mod network;
 mod prometheus;
 mod promtool;
+mod seeds;
 mod what_if;
 mod why;
 
@@ -56,24 +59,37 @@ impl Site {
     }
 
     fn serving(more: &[&str]) -> Site {
+        Site::of(&["mirror"], 2, &["-V", "32M", "-o", "compression=off", "tank/vol"], more)
+    }
+
+    /// A pool of this many disks in this layout, with the dataset that these words create, served with further options.
+    fn of(layout: &[&str], count: usize, dataset: &[&str], more: &[&str]) -> Site {
         let folder = tempfile::tempdir().unwrap();
         for name in ["pool", "state", "run"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
         }
         let mut site = Site { folder, server: None, lines: Vec::new() };
-        let disks = ["a", "b"].map(|name| {
-            let path = site.folder.path().join("pool").join(name);
+        let disks = (b'a'..).take(count).map(|name| {
+            let path = site.folder.path().join("pool").join(char::from(name).to_string());
             std::fs::File::create(&path).unwrap().set_len(200 << 20).unwrap();
             path.to_str().unwrap().to_owned()
         });
-        site.ok(&["zpool", "create", "tank", "mirror", &disks[0], &disks[1]]);
-        site.ok(&["zfs", "create", "-V", "32M", "-o", "compression=off", "tank/vol"]);
-        let words = ["serve", "--nfs-port", "0", "--nbd-port", "0", "--http-port", "0"];
-        let mut server = site.weir(&[&words, more, &["tank"]].concat()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
-        site.lines = lines.take_while(|line| line != "ready").collect();
-        site.server = Some(server);
+        let disks: Vec<String> = disks.collect();
+        let words: Vec<&str> = disks.iter().map(String::as_str).collect();
+        site.ok(&[&["zpool", "create", "tank"], layout, &words].concat());
+        site.ok(&[&["zfs", "create"], dataset].concat());
+        site.serve(&[&["--http-port", "0"], more].concat());
         site
+    }
+
+    /// Serves the pool.
+    fn serve(&mut self, more: &[&str]) {
+        drop(self.server.take().map(|mut server| (server.kill(), server.wait())));
+        let words = ["serve", "--nfs-port", "0", "--nbd-port", "0"];
+        let mut server = self.weir(&[&words, more, &["tank"]].concat()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
+        self.lines = lines.take_while(|line| line != "ready").collect();
+        self.server = Some(server);
     }
 
     /// The part of the server's lines from `start` on, up to the next space.
@@ -184,6 +200,18 @@ fn api_metrics_commands_and_client_agree() {
     assert_eq!(of_vdevs.map(|line| metric(line, "").unwrap()).sum::<u64>(), devices);
     // Labels of the first txg are written before the pool's accounts begin.
     assert_eq!(sum(&sample["written"], |cause| number(cause, "bytes")), devices, "each byte written has a cause");
+
+    // The kernel's counters grow with each request to the API. The payload is that of the clients on loopback.
+    let loopback = sample["host"]["interfaces"].as_array().unwrap().iter().find(|one| one["name"] == "lo").unwrap();
+    let payload = [("received", WRITTEN_BYTES), ("sent", sources)];
+    for (direction, bytes) in payload {
+        let name = format!("payload_{direction}_bytes");
+        assert_eq!(number(loopback, &name), bytes);
+        let start = format!("weir_network_payload_{direction}_bytes_total{{pool=\"tank\",interface=\"lo\"}}");
+        assert_eq!(metric(&metrics, &start), Some(bytes));
+        let shown = metric(&metrics, &format!("weir_network_{direction}_bytes_total{{interface=\"lo\"}}")).unwrap();
+        assert!(shown >= number(loopback, &format!("{direction}_bytes")) && shown >= bytes, "{shown}: {loopback}");
+    }
 
     // `zpool iostat` shows rates since the pool was opened, which was a little longer ago then.
     let cells: Vec<&str> = iostat.lines().next().unwrap().split('\t').collect();

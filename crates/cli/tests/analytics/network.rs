@@ -11,7 +11,7 @@ use weir_analytics::why::{Cause, Finding};
 
 const INSIDE: &str = "WEIR_WHY_NAMESPACE";
 const NAME: &str = "network::a_slow_link_a_slow_client_and_lost_packets_are_named";
-const SERVER: &str = "10.9.1.1";
+pub const SERVER: &str = "10.9.1.1";
 const CLIENT: &str = "10.9.1.2";
 
 /// A client of NBD that reads the first 16 MiB of an export again and again, and takes the answers slowly. Arguments: host, port
@@ -44,15 +44,15 @@ while True:
         time.sleep(0.1)
 "#;
 
-fn run(program: &str, words: &[&str]) -> bool {
+pub fn run(program: &str, words: &[&str]) -> bool {
     Command::new(program).args(words).stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
 /// The client's namespace, connected by a link with the server's: it lives as long as this process.
-struct Client(Child);
+pub struct Client(Child);
 
 impl Client {
-    fn new() -> Client {
+    pub fn new() -> Client {
         let script = ["--net", "--", "sh", "-c", "echo ready; exec sleep 600"];
         let mut child = Command::new("unshare").args(script).stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = [0; 6];
@@ -69,6 +69,12 @@ impl Client {
         ));
         assert!(run("nsenter", &["--target", &id, "--net", "--", "ip", "link", "set", "cli", "up"]));
         client
+    }
+
+    /// Runs a program in the namespace to its end.
+    pub fn run(&self, words: &[&str]) -> bool {
+        let id = self.0.id().to_string();
+        run("nsenter", &[&["--target", &id, "--net", "--"], words].concat())
     }
 
     /// Starts a command of the shell in the namespace.
@@ -109,22 +115,26 @@ fn a_slow_link_a_slow_client_and_lost_packets_are_named() {
     if std::env::var_os(INSIDE).is_some() {
         return inside();
     }
+    in_namespace(INSIDE, NAME, &["ip", "tc", "ss", "nsenter", "nbdcopy", "qemu-io", "python3"]);
+}
+
+/// Runs a test of this program again in a network namespace of its own, with this variable in its environment. Without the permission
+/// or one of the programs it is skipped with a line.
+pub fn in_namespace(inside: &str, name: &str, programs: &[&str]) {
     let unshared = ["--net", "--mount", "--propagation", "private", "--"];
     if !run("unshare", &[&unshared[..], &["true"]].concat()) {
         return println!("skipped: no permission to make network namespaces");
     }
-    // These two know no long option for their version.
-    let missing = ["ip", "tc"].into_iter().find(|program| !run(program, &["-V"]));
-    if let Some(missing) =
-        missing.or(["ss", "nsenter", "nbdcopy", "qemu-io", "python3"].into_iter().find(|program| !has(program)))
-    {
+    // `ip` and `tc` know no long option for their version.
+    let is_there = |program: &str| has(program) || run(program, &["-V"]);
+    if let Some(missing) = programs.iter().find(|program| !is_there(program)) {
         return println!("skipped: {missing} is not installed");
     }
     // The kernel shows the devices of the namespace in a sysfs that is mounted inside it.
     let script = "mount -t sysfs sysfs /sys && ip link set lo up && exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(unshared).args(["sh", "-c", script, "sh"]).arg(std::env::current_exe().unwrap());
-    assert!(command.args(["--exact", "--nocapture", NAME]).env(INSIDE, "1").status().unwrap().success());
+    assert!(command.args(["--exact", "--nocapture", name]).env(inside, "1").status().unwrap().success());
 }
 
 fn inside() {

@@ -104,6 +104,32 @@ fn a_snapshot_is_taken_on_the_page() {
     assert_eq!(page.text("#action-error"), "cannot create snapshot 'tank/a@first': dataset already exists");
 }
 
+#[test]
+fn a_dataset_is_sent_on_the_page() {
+    if !has("chromium-headless-shell") && !has("chromium") {
+        println!("skipped: chromium-headless-shell is not installed");
+        return;
+    }
+    let site = Site::new(1, "");
+    site.ok("zpool create tank d0");
+    site.ok("zfs create tank/a");
+    let mut page = Page::open(&site.url()).unwrap();
+    page.go("datasets:tank%2Fa");
+    page.click("Send tank/a to another dataset or host");
+    page.set("field-target", "tank/copy");
+    page.command("weir daemon job add --schedule 'daily 02:30' --replicate tank/a --to tank/copy send-a");
+    page.run();
+    until("the dataset arrives", || {
+        let names = site.ok("zfs list -H -t all -o name -r tank");
+        let has_snapshot = |name: &str| names.lines().any(|line| line.starts_with(&format!("{name}@send-a")));
+        (has_snapshot("tank/a") && has_snapshot("tank/copy")).then_some(())
+    });
+    page.go("alerts");
+    page.until("document.getElementById('screen-alerts').textContent.includes('replication of tank/a to tank/copy')");
+    page.until("[...document.querySelectorAll('#screen-alerts .mark.good')].some(one => one.textContent === 'done')");
+    assert!(page.browser.errors.is_empty(), "{:?}", page.browser.errors);
+}
+
 /// Creates a pool of two disks; the layout chooser shows the space that it then has.
 fn create(page: &mut Page, site: &Site, disks: &[String]) {
     page.click("Create a pool");

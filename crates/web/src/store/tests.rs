@@ -3,7 +3,7 @@
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use weir_analytics::History;
+use weir_analytics::{History, LatencyCounts, LatencyKind};
 
 const POOL: u64 = 77;
 
@@ -64,7 +64,9 @@ fn grow(history: &mut History, seconds: std::ops::Range<u64>) {
     for second in seconds {
         let random = |series: u64| (second * 1000 + series).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let values = std::array::from_fn(|series| random(series as u64) as f32);
-        history.push(Point { time_ms: second * 1000, values });
+        let counts: [u64; 33] = std::array::from_fn(|class| random(100 + class as u64));
+        let latency = LatencyCounts::of(&LatencyKind::ALL.map(|kind| (kind, &counts[..])));
+        history.push(Point { time_ms: second * 1000, values, latency });
     }
 }
 
