@@ -112,8 +112,8 @@ fn promise() -> ServerSpec {
     spec.pool.vdevs = 8;
     // The controller switches the volatile caches of its disks off.
     spec.pool.drive = disk(0);
-    // One embedded processor of about 1 GHz that does one instruction a cycle: a command costs four times those 25 µs of the
-    // servers' Xeon. Its disks' bytes go past it, and have no checksums.
+    // The controller has one embedded processor. It is taken to clock at 1 GHz and to complete one instruction per cycle, so that a
+    // command takes four times as long as on a server's Xeon: 100 µs instead of 25 µs. The controller computes no checksums.
     spec.processors = 1;
     spec.costs.request_ns = 100_000.0;
     spec.costs.checksum_ns_per_kib = 0.0;
