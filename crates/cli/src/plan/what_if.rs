@@ -39,7 +39,7 @@ pub struct WhatIfArgs {
     /// An ARC of this size, or larger by it, such as +64G; may be repeated
     #[arg(long, value_name = "[+]SIZE")]
     arc: Vec<String>,
-    /// A cache device of this size that is full, such as 400G, of the model ssd-enterprise; may be repeated
+    /// A cache device of this size that is full, such as 400G, beside the present ones; may be repeated, for one simulation each
     #[arg(long, value_name = "SIZE")]
     l2arc: Vec<String>,
     /// Another layout of the drives: mirrors, mirror3, raidz1, raidz2 or raidz3, with the drives of a vdev, such as raidz2:6; may be repeated
@@ -193,6 +193,12 @@ fn layout(rows: &[VdevSpaceRow]) -> Option<VdevLayout> {
     }
 }
 
+/// Bytes of the cache devices of the pool that are in use.
+fn cache_bytes(vdevs: &[VdevSpaceRow]) -> u64 {
+    let caches = vdevs.iter().filter(|row| row.group == VdevGroup::Cache && row.health == "ONLINE");
+    caches.filter_map(|row| row.device_bytes).fold(0, u64::saturating_add)
+}
+
 /// The pool as the models need it. The first data vdev stands for all.
 fn running(
     interval: &Interval,
@@ -222,6 +228,7 @@ fn running(
         vdevs: vdevs.iter().filter(is_top).count(),
         drive_bytes: smallest.ok_or("no device of the pool is in use")?,
         drive: args.drive.clone(),
+        cache_bytes: cache_bytes(vdevs),
         has_log: vdevs.iter().any(|row| row.group == VdevGroup::Log),
         record_bytes: if record > 0 { record } else { 128 << 10 },
         data_bytes: (interval.space.allocated_bytes as f64 * share) as u64,
@@ -288,6 +295,14 @@ mod tests {
             [row(0, "raidz", "raidz2-0"), disk(1), disk(1), row(1, "replacing", "replacing-2"), disk(2), disk(1)];
         assert_eq!(layout(&raidz), Some(VdevLayout::Raidz(2, 4)));
         assert_eq!(layout(&[row(0, "draid", "draid1:2d:3c-0"), disk(1)]), None);
+    }
+
+    #[test]
+    fn cache_devices_are_added_up() {
+        let cache = || VdevSpaceRow { group: VdevGroup::Cache, ..row(0, "disk", "nvme0n1") };
+        let failed = VdevSpaceRow { health: "FAULTED".into(), ..cache() };
+        assert_eq!(cache_bytes(&[row(0, "disk", "sda"), cache(), failed, cache()]), 2 << 40);
+        assert_eq!(cache_bytes(&[row(0, "disk", "sda")]), 0);
     }
 
     #[test]

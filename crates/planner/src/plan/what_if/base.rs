@@ -18,6 +18,9 @@ const LEAST_SHARE: f64 = 0.02;
 /// Time of a device operation from which drives count as rotating, and from which as SATA SSDs, in nanoseconds.
 const ROTATING_NS: f64 = 2e6;
 const SATA_NS: f64 = 150e3;
+/// Smallest cache device and largest one of a description, in GB.
+const LEAST_CACHE_GB: f64 = 0.1;
+const MOST_CACHE_GB: f64 = 1e6;
 /// Smallest operation and largest one of a model, in bytes.
 const OPERATION_BYTES: (u64, u64) = (512, 16 << 20);
 
@@ -61,6 +64,8 @@ pub struct Running {
     pub drive: Option<String>,
     /// Whether it has a log device.
     pub has_log: bool,
+    /// Bytes of its cache devices (L2ARC) together.
+    pub cache_bytes: u64,
     /// Record size of the dataset with most requests, in bytes.
     pub record_bytes: u64,
     /// Bytes allocated, less redundancy.
@@ -172,6 +177,11 @@ pub(super) fn base(running: &Running, recorded: &Recorded) -> Result<Base, PlanE
         costs: Default::default(),
     };
     let mut assumed: Vec<String> = why_drive.into_iter().chain([why_files, why_order]).collect();
+    if let Some(gb) = description.pool.cache_gb {
+        assumed.push(format!(
+            "Cache devices: {gb:.1} GB, taken to be one device of the model ssd-enterprise that is full when the load begins."
+        ));
+    }
     assumed.push(
         "Not in the model: fragmentation, compression, encryption, requests without data, other work of this machine, costs of its own \
          processors (weir plan calibrate), and loads that change during the time."
@@ -241,6 +251,12 @@ fn words(load: &WorkloadSection) -> String {
     )
 }
 
+/// Gigabytes of the cache device of the model; none if the pool's are together smaller than any that a description may have.
+fn cache_gb(bytes: u64) -> Option<f64> {
+    let gb = bytes as f64 / 1e9;
+    (gb >= LEAST_CACHE_GB).then_some(gb.min(MOST_CACHE_GB))
+}
+
 fn pool(running: &Running, drive: String) -> PoolSection {
     let layout = match running.layout {
         VdevLayout::Single => "single".to_owned(),
@@ -256,7 +272,7 @@ fn pool(running: &Running, drive: String) -> PoolSection {
         width: (width > 1).then_some(width),
         vdevs: running.vdevs,
         log: running.has_log.then(|| toml::Value::String("log-device".to_owned())),
-        cache_gb: None,
+        cache_gb: cache_gb(running.cache_bytes),
         cache: None,
         record_kib: running.record_bytes.next_power_of_two().clamp(512, 16 << 20) as f64 / 1024.0,
         sync: "standard".to_owned(),

@@ -40,7 +40,8 @@ pub enum Change {
         /// Added to what there is.
         more: bool,
     },
-    /// A cache device (L2ARC) of this size in bytes that is full, of the model that a description has without a name.
+    /// A cache device (L2ARC) of this size in bytes that is full, beside the present ones, of the model that a description has
+    /// without a name.
     CacheDevice(u64),
     /// Another layout of the present drives; a RAID-Z vdev without a width has all of them.
     Layout {
@@ -149,7 +150,10 @@ impl Change {
                 changed.server.arc_gb = Some(arc_gb);
                 changed.server.memory_gb = changed.server.memory_gb.max(arc_gb);
             }
-            Change::CacheDevice(bytes) => changed.pool.cache_gb = Some(*bytes as f64 / 1e9),
+            Change::CacheDevice(bytes) => {
+                // The model has one cache device, which has the bytes of the present ones and of the new one.
+                changed.pool.cache_gb = Some(*bytes as f64 / 1e9 + changed.pool.cache_gb.unwrap_or(0.0));
+            }
             Change::Layout { layout, width } => {
                 let drives = running.vdevs * running.layout.disks();
                 let own = if layout.starts_with("raidz") { Some(drives) } else { None };
@@ -348,6 +352,7 @@ mod tests {
             drive_bytes: 1 << 40,
             drive: None,
             has_log: false,
+            cache_bytes: 0,
             record_bytes: 128 << 10,
             data_bytes: 1 << 30,
             arc_bytes: [256 << 20, 128 << 20],
@@ -388,6 +393,36 @@ mod tests {
         let text = text(&of);
         assert!(text.contains("\nmeasured ") && text.contains("\n--log: ") && text.contains("--arc +1.0G"), "{text}");
         assert!(text.contains("hdd-7k, because one of their operations took 8.00 ms"), "{text}");
+    }
+
+    #[test]
+    fn cache_devices_of_the_pool_are_in_the_model_and_new_ones_are_added() {
+        let reads = Recorded {
+            seconds: 10.0,
+            clients: 1,
+            reads: [1250, 1250 * 4096],
+            time_ns: 9_000_000_000,
+            read_from: [50, 0, 50],
+            device: [1250, 1250 * 8_000_000],
+            ..Recorded::default()
+        };
+        let bytes = |running: &Running, change: Option<Change>| {
+            let mut description = base(running, &reads).unwrap().description;
+            if let Some(change) = change {
+                description = change.applied(&description, running).unwrap();
+            }
+            description.pool_spec().unwrap().cache.map(|cache| (cache.bytes as f64 / f64::from(1 << 20)).round())
+        };
+        let cached = Running { cache_bytes: 1 << 30, ..running() };
+        assert_eq!([bytes(&running(), None), bytes(&cached, None)], [None, Some(1024.0)]);
+        assert_eq!(bytes(&cached, Some(Change::CacheDevice(1 << 30))), Some(2048.0));
+        assert_eq!(bytes(&Running { cache_bytes: 64 << 20, ..running() }, None), None, "smaller than any of the model");
+
+        let of = |running: &Running| answers(running, &reads, &[]).unwrap();
+        let [with, without] = [of(&cached), of(&running())];
+        let [fast, slow] = [&with, &without].map(|of| of.alternatives[0].prediction.outcome.latency_us[0]);
+        assert!(fast < slow / 2.0, "{fast} {slow}");
+        assert!(text(&with).contains("\nCache devices: 1.1 GB") && !text(&without).contains("Cache devices"));
     }
 
     #[test]
