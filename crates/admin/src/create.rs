@@ -2,6 +2,7 @@
 
 use crate::change::{Author, check_upgrade};
 use crate::properties::values;
+use crate::query::AccountProperty;
 use crate::reservation::{raidz_of, reservation};
 use crate::same_txg::Attempts;
 use crate::sharing::check_values;
@@ -90,10 +91,10 @@ impl CreateDataset {
                 Kind::Volume(spec)
             }
         };
-        let quotas = take_default_quotas(&mut properties);
+        let quotas = take_quotas(&mut properties);
         engine.create_encrypted(NewDataset { name: name.clone(), kind, properties }, encryption).await?;
         author.record(engine)?;
-        set_default_quotas(engine, &name, quotas).await
+        set_quotas(engine, &name, quotas).await
     }
 }
 
@@ -115,7 +116,7 @@ pub async fn clone(
         }
         make_parents(engine, author, &name).await?;
     }
-    let quotas = take_default_quotas(&mut properties);
+    let quotas = take_quotas(&mut properties);
     let version = take(&mut properties, ZfsProp::Version);
     if let Some(version) = version {
         check_upgrade(engine, &origin, version).await.map_err(|refusal| PoolError::Refused { what: refusal.why })?;
@@ -128,7 +129,7 @@ pub async fn clone(
     if let Some(version) = version {
         engine.properties().upgrade_file_system(name.clone(), version).await?;
     }
-    set_default_quotas(engine, &name, quotas).await
+    set_quotas(engine, &name, quotas).await
 }
 
 /// Fails if the dataset of a snapshot is of a kind that lacks one of the properties.
@@ -142,7 +143,10 @@ async fn check_kind(engine: &Engine, snapshot: &str, properties: &[(String, Valu
         ObjsetKind::Zvol => DatasetKind::Volume,
         _ => DatasetKind::Filesystem,
     };
-    let lacks = |name: &&String| native_named(name).is_some_and(|native| !native.kinds.contains(&kind));
+    let lacks = |name: &&String| match native_named(name) {
+        Some(native) => !native.kinds.contains(&kind),
+        None => kind == DatasetKind::Volume && NewQuota::named(name).is_some(),
+    };
     match properties.iter().map(|(name, _)| name).find(lacks) {
         Some(name) => Err(PoolError::Refused { what: format!("'{name}' does not apply to datasets of this type") }),
         None => Ok(()),
@@ -211,28 +215,51 @@ fn copies_of(properties: &[(String, Value)]) -> u64 {
     copies.unwrap_or(1)
 }
 
-/// Default quotas: limits of users, groups and projects without a quota of their own.
-type DefaultQuotas = Vec<(QuotaPrincipal, QuotaKind, u64)>;
+/// Limit of a user, group or project in a file system that is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewQuota {
+    /// Users, groups or projects.
+    pub principal: QuotaPrincipal,
+    /// Bytes or objects.
+    pub kind: QuotaKind,
+    /// Number of the user, group or project. `None`: the limit of those without a quota of their own.
+    pub id: Option<u64>,
+    /// The limit; 0 for none.
+    pub limit: u64,
+}
 
-/// Removes the default quotas from the properties: they are stored in the file system, not among its properties.
-fn take_default_quotas(properties: &mut Vec<(String, Value)>) -> DefaultQuotas {
-    let all = || QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what)));
-    let mut quotas = DefaultQuotas::new();
-    properties.retain(|(name, value)| {
-        match (all().find(|(who, what)| who.default_name(*what) == name.as_str()), value) {
-            (Some((who, what)), Value::Number(limit)) => {
-                quotas.push((who, what, *limit));
-                false
-            }
-            _ => true,
+impl NewQuota {
+    /// Principal, kind and number that a property name stands for; `None` if it names no quota.
+    fn named(property: &str) -> Option<(QuotaPrincipal, QuotaKind, Option<u64>)> {
+        if let Some(of) = AccountProperty::parse(property).filter(|of| of.is_quota) {
+            return Some((of.who, of.what, Some(of.id)));
         }
+        let mut all = QuotaPrincipal::ALL.into_iter().flat_map(|who| QuotaKind::ALL.map(|what| (who, what)));
+        all.find(|(who, what)| who.default_name(*what) == property).map(|(who, what)| (who, what, None))
+    }
+}
+
+/// Removes quotas such as `userquota@1000` and `defaultuserquota` from the properties: they are stored in the file system,
+/// not among its properties.
+pub fn take_quotas(properties: &mut Vec<(String, Value)>) -> Vec<NewQuota> {
+    let mut quotas = Vec::new();
+    properties.retain(|(name, value)| match (NewQuota::named(name), value) {
+        (Some((principal, kind, id)), Value::Number(limit)) => {
+            quotas.push(NewQuota { principal, kind, id, limit: *limit });
+            false
+        }
+        _ => true,
     });
     quotas
 }
 
-async fn set_default_quotas(engine: &Engine, name: &str, quotas: DefaultQuotas) -> Result<(), PoolError> {
-    for (who, what, limit) in quotas {
-        engine.properties().set_quota(name.to_owned(), who, what, None, limit).await?;
+/// Sets the quotas of a file system that was created.
+///
+/// # Errors
+/// Errors of [`set_quota`](weir_engine::PropertyChanges::set_quota), with the quotas before it set.
+pub async fn set_quotas(engine: &Engine, name: &str, quotas: Vec<NewQuota>) -> Result<(), PoolError> {
+    for NewQuota { principal, kind, id, limit } in quotas {
+        engine.properties().set_quota(name.to_owned(), principal, kind, id, limit).await?;
     }
     Ok(())
 }
@@ -284,10 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn default_quotas_are_removed_from_the_properties() {
+    fn quotas_are_removed_from_the_properties() {
         let number = |name: &str, n| (name.to_owned(), Value::Number(n));
-        let mut properties = vec![number("defaultuserquota", 7), number("quota", 8)];
-        assert_eq!(take_default_quotas(&mut properties), [(QuotaPrincipal::User, QuotaKind::ALL[0], 7)]);
-        assert_eq!(properties, [number("quota", 8)]);
+        let used = number("userused@5", 10);
+        let mut properties =
+            vec![number("defaultuserquota", 7), number("quota", 8), number("groupobjquota@100", 9), used.clone()];
+        let usual = NewQuota { principal: QuotaPrincipal::User, kind: QuotaKind::Bytes, id: None, limit: 7 };
+        let group = NewQuota { principal: QuotaPrincipal::Group, kind: QuotaKind::Objects, id: Some(100), limit: 9 };
+        assert_eq!(take_quotas(&mut properties), [usual, group]);
+        assert_eq!(properties, [number("quota", 8), used]);
     }
 }

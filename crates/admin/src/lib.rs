@@ -40,7 +40,7 @@ pub mod size;
 pub use change::{Author, Change, HeldSnapshot, SourcedBookmark};
 pub use command::{Action, Answer, Command, Outcome, TARGETS};
 pub use compatibility::{choose_feature, compatible_features};
-pub use create::{CreateDataset, NewKind, file_system};
+pub use create::{CreateDataset, NewKind, NewQuota, file_system, set_quotas, take_quotas};
 pub use destroy::Destruction;
 pub use monitor::{ChangeMonitor, ChangeProgress};
 pub use mounting::{MountChange, MountEffect};

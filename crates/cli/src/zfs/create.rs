@@ -1,7 +1,7 @@
 //! `zfs create` and `zfs clone`: new file systems and volumes.
 
 use super::target::{self, words};
-use super::values::{self, When};
+use super::values;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::command_target::now;
@@ -262,7 +262,7 @@ fn dataset(args: &CreateArgs, name: &str, doing: &str) -> Result<(CreateDataset,
 
 /// Parses `-o`.
 fn properties(given: &[String], kind: DatasetKind, doing: &str) -> Result<Vec<(String, Value)>, Failure> {
-    let parse = |text: &String| values::parse(text, kind, When::Creation);
+    let parse = |text: &String| values::parse_new(text, kind);
     let parsed: Result<Vec<_>, String> = given.iter().map(parse).collect();
     parsed.map_err(|why| Failure::failed(format!("{doing}: {why}")))
 }
@@ -296,12 +296,12 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
     }
     once(&args.properties).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     // Of a file system or a volume: which of them the clone is, is known when the snapshot is opened.
-    let of_volume = |text: &String| values::parse(text, DatasetKind::Volume, When::Creation).ok();
+    let of_volume = |text: &String| values::parse_new(text, DatasetKind::Volume).ok();
     let parse = |text: &String| {
         if text.split_once('=') == Some(AUTO) {
             return Ok((AUTO.0.to_owned(), Value::Text(AUTO.1.to_owned())));
         }
-        values::parse(text, DatasetKind::Filesystem, When::Creation).or_else(|why| of_volume(text).ok_or(why))
+        values::parse_new(text, DatasetKind::Filesystem).or_else(|why| of_volume(text).ok_or(why))
     };
     let parsed: Result<Vec<_>, String> = args.properties.iter().map(parse).collect();
     let mut properties = parsed.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;

@@ -52,11 +52,6 @@ pub fn usual(property: &str) -> Option<(QuotaPrincipal, QuotaKind)> {
     all.into_iter().find(|(who, what)| who.default_name(*what) == property)
 }
 
-/// Whether a property is a default limit, which is stored in the file system itself.
-pub fn is_usual_limit(property: &str) -> bool {
-    usual(property).is_some()
-}
-
 /// Parses a limit: a size, a count, or `none`.
 ///
 /// # Errors
@@ -66,6 +61,18 @@ pub fn limit(text: &str) -> Result<u64, String> {
         "none" => Ok(0),
         text => crate::size::parse(text).ok_or_else(|| format!("bad numeric value '{text}'")),
     }
+}
+
+/// Parses the quota of a user, group or project and its limit; `None` if the property is none of a user, group or project.
+///
+/// # Errors
+/// The message for a use, which cannot be set, an unknown user or group, or a malformed limit.
+pub fn parse_quota(property: &str, value: &str) -> Option<Result<(AccountProperty, u64), String>> {
+    Some(match parse(property)? {
+        Ok(of) if !of.is_quota => Err(format!("'{property}' is readonly")),
+        Ok(of) => limit(value).map(|limit| (of, limit)),
+        Err(why) => Err(why),
+    })
 }
 
 /// Name of a user, group or project, or its number if it has no name or `numeric` is set.

@@ -24,8 +24,7 @@ mod values;
 mod wait;
 
 pub use create::file_system;
-pub use identity::is_usual_limit;
-pub use values::{When, parse as parse_property};
+pub use values::{When, parse as parse_property, parse_new as parse_new_property};
 
 use crate::call::Call;
 use crate::failure::Failure;

@@ -10,7 +10,7 @@ use crate::failure::{FAILED, Failure};
 use crate::options::{Places, once};
 use crate::writable::refused;
 use clap::Parser;
-use weir_admin::{AccountProperty, Action, Change, Outcome};
+use weir_admin::{Action, Change, Outcome};
 use weir_dsl::props::{DatasetKind, Value};
 use weir_dsl::sync_tasks::Setting;
 
@@ -88,7 +88,8 @@ fn set(
     let kind = kind_of(target, name)?;
     let mut settings = Vec::new();
     for pair in pairs {
-        if let Some(quota) = quota(pair) {
+        let split = pair.split_once('=');
+        if let Some(quota) = split.and_then(|(property, value)| identity::parse_quota(property, value)) {
             let (of, limit) = quota.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
             let id = Some(of.id);
             let change = Change::SetQuota { name: name.to_owned(), principal: of.who, kind: of.what, id, limit };
@@ -127,16 +128,6 @@ fn set(
     let settings = settings.into_iter().map(|(property, value)| (property, Setting::Set(value))).collect();
     let change = Change::Set { name: name.to_owned(), settings, recursive: false };
     target.change(doing, target::action(change, leaves_mounts))
-}
-
-/// Parses the quota of a user, group or project; `None` if the property is not a quota that can be set.
-fn quota(pair: &str) -> Option<Result<(AccountProperty, u64), String>> {
-    let (property, value) = pair.split_once('=')?;
-    Some(match identity::parse(property)? {
-        Ok(of) if !of.is_quota => Err(format!("'{property}' is readonly")),
-        Ok(of) => identity::limit(value).map(|limit| (of, limit)),
-        Err(why) => Err(why),
-    })
 }
 
 /// Returns the kind of a dataset.

@@ -1,6 +1,7 @@
 //! Parses and checks the values of properties that users set (OpenZFS `zprop_parse_value`,
 //! `zfs_valid_proplist`).
 
+use super::identity;
 use crate::failure::Failure;
 use crate::size;
 use weir_admin::check_share;
@@ -52,6 +53,21 @@ pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, Strin
     let stored = stored(native, value)?;
     check_range(native, &stored)?;
     Ok((native.prop.name().to_owned(), stored))
+}
+
+/// Parses `NAME=VALUE` for a dataset that is created, also the quota of a user, group or project.
+///
+/// # Errors
+/// Errors of [`parse`]; the message for an unknown user or group, or a malformed limit.
+pub fn parse_new(text: &str, kind: DatasetKind) -> Result<Setting, String> {
+    let quota = text.split_once('=').and_then(|(name, value)| Some((name, identity::parse_quota(name, value)?)));
+    match quota {
+        None => parse(text, kind, When::Creation),
+        Some((name, _)) if kind != DatasetKind::Filesystem => {
+            Err(format!("'{name}' does not apply to datasets of this type"))
+        }
+        Some((name, quota)) => quota.map(|(_, limit)| (identity::numeric(name), Value::Number(limit))),
+    }
 }
 
 /// Parses a version of file systems: a number, or `current`.

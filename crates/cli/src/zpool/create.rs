@@ -16,7 +16,7 @@ use crate::stores;
 use crate::turn::in_turn_of;
 use crate::users::chap_names;
 use crate::writable::{WritablePool, host};
-use crate::zfs::{When, file_system, is_usual_limit, parse_property};
+use crate::zfs::{file_system, parse_new_property};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -123,7 +123,12 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     let encryption = machine.block_on(wanted.encryption(KeyPrompt::Caller(call), machine, name));
     options.encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
     let failed = |error: weir_pool::PoolError| Failure::failed(format!("{doing}: {error}"));
+    let quotas = weir_admin::take_quotas(&mut options.root_properties);
     let engine = machine.block_on(Engine::create(machine, &options)).map_err(failed)?;
+    if let Err(error) = machine.block_on(weir_admin::set_quotas(&engine, open_name, quotas)) {
+        machine.block_on(engine.stop()).map_err(failed)?;
+        return Err(Failure::failed(format!("{doing}: the pool is created, without all quotas: {error}")));
+    }
     match daemon {
         Some(daemon) => {
             // As OpenZFS: a pool with an alternate root is not remembered, unless a cache file is named.
@@ -237,18 +242,10 @@ fn options(
     }
     let mut root: Vec<(String, Value)> = Vec::new();
     for text in &args.root_properties {
-        let parsed = parse_property(text, DatasetKind::Filesystem, When::Creation);
-        let (property, value) = parsed.map_err(wrong)?;
-        if is_usual_limit(&property) {
-            return Err(wrong(format!("'{property}' is set once the pool is there: zfs set")));
-        }
-        root.push((property, value));
+        root.push(parse_new_property(text, DatasetKind::Filesystem).map_err(wrong)?);
     }
     if let Some(mountpoint) = &args.mountpoint {
-        root.push(
-            parse_property(&format!("mountpoint={mountpoint}"), DatasetKind::Filesystem, When::Creation)
-                .map_err(wrong)?,
-        );
+        root.push(parse_new_property(&format!("mountpoint={mountpoint}"), DatasetKind::Filesystem).map_err(wrong)?);
     }
     let wanted = EncryptionArgs::take(&mut root);
     options.root = file_system(call.caller.ids, &mut root);

@@ -101,3 +101,37 @@ fn vdevs_and_guids_are_accepted_as_openzfs_accepts_them() {
     site.ok("zpool reguid -g -2 tank");
     assert_eq!(site.ok("zpool get -H -o value guid tank"), format!("{}\n", u64::MAX - 1));
 }
+
+#[test]
+fn quotas_of_users_are_set_at_creation() {
+    for with_daemon in [false, true] {
+        let site = Site::new(1);
+        let _daemon = with_daemon.then(|| site.start());
+        site.ok("zpool create -O userquota@root=1M -O defaultgroupquota=2M -O mountpoint=none tank d0");
+        site.ok("zfs create -o userquota@7=3M -o groupobjquota@0=4 tank/a");
+        site.ok("zfs snapshot tank/a@s");
+        site.ok("zfs clone -o userquota@7=none -o projectquota@9=5M tank/a@s tank/c");
+        let shown = site.ok("zfs get -Hp -o value userquota@0,defaultgroupquota tank");
+        assert_eq!(shown, "1048576\n2097152\n", "daemon: {with_daemon}");
+        let shown = site.ok("zfs get -Hp -o value userquota@7,groupobjquota@root tank/a");
+        assert_eq!(shown, "3145728\n4\n", "daemon: {with_daemon}");
+        let shown = site.ok("zfs get -Hp -o value userquota@7,groupobjquota@0,projectquota@9 tank/c");
+        assert_eq!(shown, "0\n4\n5242880\n", "daemon: {with_daemon}");
+        // None of them is stored as a property.
+        assert!(!site.ok("zfs get -H -o property -s local all tank/c").contains("quota"));
+        for (line, why) in [
+            ("zfs create -o userquota@no-such-user=1M tank/b", "invalid user or group 'no-such-user'"),
+            ("zfs create -o userquota@7=much tank/b", "bad numeric value 'much'"),
+            ("zfs create -o userused@7=1M tank/b", "'userused@7' is readonly"),
+            ("zfs create -V 8M -o userquota@7=1M tank/b", "'userquota@7' does not apply to datasets of this type"),
+        ] {
+            let (code, why_not) = said(&site, line);
+            assert!(code == 1 && why_not.contains(why), "{line}: {why_not}");
+        }
+        site.ok("zfs create -V 8M tank/v");
+        site.ok("zfs snapshot tank/v@s");
+        let (code, why) = said(&site, "zfs clone -o userquota@7=1M tank/v@s tank/b");
+        assert!(code == 1 && why.contains("'userquota@7' does not apply to datasets of this type"), "{why}");
+        assert!(!site.ok("zfs list -H -o name").contains("tank/b"), "nothing was created");
+    }
+}

@@ -357,3 +357,29 @@ fn a_client_that_ends_within_a_stream_leaves_whole_datasets_alone() {
     // No command is left that waits for the rest of a stream.
     site.ok("zpool export two");
 }
+
+#[test]
+fn bookmarks_of_an_origin_are_copied_to_its_clone() {
+    let site = Site::new(1);
+    site.ok("zpool create -O mountpoint=none tank d0");
+    site.ok("zfs create tank/a");
+    site.ok("zfs snapshot tank/a@old");
+    site.ok("zfs bookmark tank/a@old tank/a#old");
+    site.ok("zfs snapshot tank/a@origin");
+    site.ok("zfs clone tank/a@origin tank/c");
+    site.ok("zfs snapshot tank/a@new");
+    site.ok("zfs bookmark tank/a@new tank/a#new");
+    site.ok("zfs create tank/other");
+    site.ok("zfs bookmark tank/a#old tank/c#copy");
+    let guids = site.ok("zfs get -Hp -o value guid tank/a#old tank/c#copy");
+    let guids: Vec<&str> = guids.lines().collect();
+    assert_eq!((guids.len(), guids.first()), (2, guids.last()));
+    // The clone's history ends at its origin, and another file system has none of these snapshots.
+    for line in ["zfs bookmark tank/a#new tank/c#new", "zfs bookmark tank/a#old tank/other#old"] {
+        let out = site.command(line).output().unwrap();
+        let why = String::from_utf8(out.stderr).unwrap();
+        assert!(why.contains("source is not an ancestor of the new bookmark's dataset"), "{line}: {why}");
+        assert_eq!(out.status.code(), Some(1));
+    }
+    assert_eq!(site.ok("zfs list -H -t bookmark -o name -r tank/c tank/other"), "tank/c#copy\n");
+}

@@ -121,15 +121,16 @@ pub(super) async fn drop_redaction_list(cx: &mut DslSyncContext<'_>, bookmark: &
     features::count_feature(cx, Feature::REDACTION_BOOKMARKS, -1).await
 }
 
-/// Whether a snapshot is in a head's history: one of its own, or one up to its origin.
-async fn is_before(cx: &DslSyncContext<'_>, snapshot: &Found, head: &Found) -> Result<bool, DslError> {
+/// Whether a point is in a head's history: the snapshot that this txg created in a directory is one of the head's own, or
+/// one up to an origin of it (`dsl_dataset_is_before`). A bookmark keeps the point of a snapshot that is destroyed.
+async fn is_before(cx: &DslSyncContext<'_>, (dir, created): (ObjectId, Txg), head: &Found) -> Result<bool, DslError> {
     let mut at = head.at.dir.clone();
     let mut until = Txg(u64::MAX);
     let mut trail = CycleGuard::default();
     loop {
         trail.step(&cx.mos, at.head_dataset)?;
-        if cx.dataset(at.head_dataset).await?.dir == snapshot.at.id {
-            return Ok(snapshot.phys.creation_txg <= until);
+        if cx.dataset(at.head_dataset).await?.dir == dir {
+            return Ok(created <= until);
         }
         if at.origin.0 == 0 {
             return Ok(false);
@@ -158,17 +159,20 @@ pub async fn check_bookmark(cx: &mut DslSyncContext<'_>, name: &str, source: &st
         return Err(DslError::exists(name));
     }
     create::check_room(cx, name, create::NEW_BOOKMARK_BLOCKS).await?;
-    match split_name(source) {
+    let point = match split_name(source) {
         (_, Some(('@', _))) => {
             let snapshot = names::find_snapshot(cx, source).await?;
-            match is_before(cx, &snapshot, &head).await? {
-                true => Ok(()),
-                false => Err(DslError::kind(source, "the source is not an ancestor of the new bookmark's dataset")),
-            }
+            (snapshot.at.id, snapshot.phys.creation_txg)
         }
-        (of_source, Some(('#', _))) if of_source == of => find_bookmark(cx, source).await.map(|_| ()),
-        (_, Some(('#', _))) => Err(DslError::kind(source, "not a bookmark of the same dataset")),
-        _ => Err(DslError::kind(source, "neither a snapshot nor a bookmark")),
+        (_, Some(('#', _))) => {
+            let (of_source, _, bookmark) = find_bookmark(cx, source).await?;
+            (of_source.at.id, bookmark.creation_txg)
+        }
+        _ => return Err(DslError::kind(source, "neither a snapshot nor a bookmark")),
+    };
+    match is_before(cx, point, &head).await? {
+        true => Ok(()),
+        false => Err(DslError::kind(source, "the source is not an ancestor of the new bookmark's dataset")),
     }
 }
 
