@@ -188,11 +188,7 @@ impl OpenedPool {
         let (sender, close_requests) = mpsc::channel(1);
         let devices = writable.locks().map(Locks::identities).unwrap_or_default();
         let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
-        served_pool.go_on_scrubbing();
-        served_pool.keep_resilvered();
-        if let Err(error) = writable.machine.block_on(weir_engine::initialize_trim::go_on(&writable.engine)) {
-            tracing::warn!(%error, "passes over the free space of devices do not go on");
-        }
+        writable.machine.block_on(served_pool.go_on());
         let shown = OpenPool::Writable(writable.engine.clone());
         let admin_socket = Mutex::default();
         let close_mode = Mutex::default();

@@ -382,6 +382,16 @@ impl ServedPool {
         closed.await.unwrap_or_else(|_| Err(ends_already()))
     }
 
+    /// Goes on with what was in progress when the pool was closed: a scrub, initializations, trims. From now on devices that lack
+    /// blocks are resilvered.
+    pub async fn go_on(self: &Arc<Self>) {
+        self.go_on_scrubbing();
+        self.keep_resilvered();
+        if let Err(error) = weir_engine::initialize_trim::go_on(&self.engine).await {
+            tracing::warn!(%error, "passes over the free space of devices do not go on");
+        }
+    }
+
     /// Continues a scrub that the pool records as running, in a task of its own. The task ends with the pool.
     pub fn go_on_scrubbing(self: &Arc<Self>) {
         {
@@ -406,7 +416,7 @@ impl ServedPool {
 
     /// Replaces devices that fail by hot spares, resilvers devices that lack blocks, and takes samples of the counters, in a task
     /// of its own, from now on until the pool is closed.
-    pub fn keep_resilvered(self: &Arc<Self>) {
+    fn keep_resilvered(self: &Arc<Self>) {
         let served_pool = Arc::downgrade(self);
         let clock = self.machine.clock.clone();
         // The task is detached: it ends with the pool.

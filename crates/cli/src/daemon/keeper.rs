@@ -213,8 +213,7 @@ impl Daemon {
         self.refresh_cache_files();
         self.share_memory();
         pool_log::start(&pool);
-        pool.go_on_scrubbing();
-        pool.keep_resilvered();
+        pool.go_on().await;
         let wants_mounts = self.settings.lock().mounts;
         // Mounts that a killed process left, be they its own or made by `zfs mount`.
         crate::automount::unmount_stale(&name);

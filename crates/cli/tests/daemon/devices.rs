@@ -125,3 +125,21 @@ fn an_overwritten_device_is_found_by_a_scrub_and_replaced() {
     site.wait_for_state("d2", "AVAIL");
     site.judge();
 }
+
+/// The pass over the free space goes on by itself after an export, and after the daemon was killed.
+#[test]
+fn a_trim_goes_on_at_the_next_import() {
+    let site = Site::new(2);
+    let mut running = site.start();
+    site.ok("zpool create p d0 d1");
+    site.ok("zpool trim -r 16M p");
+    site.ok("zpool export p");
+    site.ok("zpool import -d . p");
+    assert!(!site.ok("zpool status -t p").contains("completed"), "it takes longer: {}", site.ok("zpool status -t p"));
+    running.signal(rustix::process::Signal::KILL);
+    assert!(!running.ended());
+    let _running = site.start();
+    site.ok("zpool wait -t trim p");
+    let shown = site.ok("zpool status -t p");
+    assert_eq!(shown.matches("100% trimmed, completed").count(), 2, "{shown}");
+}
