@@ -19,8 +19,8 @@ const LEAST_SHARE: f64 = 0.02;
 const ROTATING_NS: f64 = 2e6;
 const SATA_NS: f64 = 150e3;
 /// Smallest cache device and largest one of a description, in GB.
-const LEAST_CACHE_GB: f64 = 0.1;
-const MOST_CACHE_GB: f64 = 1e6;
+const MIN_CACHE_GB: f64 = 0.1;
+const MAX_CACHE_GB: f64 = 1e6;
 /// Smallest operation and largest one of a model, in bytes.
 const OPERATION_BYTES: (u64, u64) = (512, 16 << 20);
 
@@ -254,7 +254,7 @@ fn words(load: &WorkloadSection) -> String {
 /// Gigabytes of the cache device of the model; none if the pool's are together smaller than any that a description may have.
 fn cache_gb(bytes: u64) -> Option<f64> {
     let gb = bytes as f64 / 1e9;
-    (gb >= LEAST_CACHE_GB).then_some(gb.min(MOST_CACHE_GB))
+    (gb >= MIN_CACHE_GB).then_some(gb.min(MAX_CACHE_GB))
 }
 
 fn pool(running: &Running, drive: String) -> PoolSection {
