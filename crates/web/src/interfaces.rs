@@ -1,4 +1,4 @@
-//! Over which network interface each client of a pool is connected, and the counters of host and process for a sample.
+//! Network interfaces of the clients of a pool, and the counters of host and process for a sample.
 //!
 //! The kernel counts the bytes of an interface, of all programs and with all headers. The payload is that of the pool's accounts, by
 //! client; the interface of a client is the one to which the kernel routes its address. A client whose name is no address (a user of
@@ -77,17 +77,20 @@ fn v6_routes(text: &str) -> Vec<Route> {
     text.lines().filter_map(route).take(MAX_ROUTES).collect()
 }
 
-/// Addresses of the host itself in the text of `/proc/net/fib_trie`: a line with the address, then one with `host LOCAL`.
-fn own_addresses(text: &str) -> BTreeSet<IpAddr> {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let own = lines.windows(2).filter(|pair| matches!(pair, [_, next] if next.ends_with("host LOCAL")));
-    own.filter_map(|pair| pair.first()?.strip_prefix("|-- ")?.parse().ok()).take(MAX_ROUTES).collect()
+/// IPv4 addresses of the host itself in the text of `/proc/net/fib_trie`: a line with the address, then one with `/32 host LOCAL`.
+///
+/// Source: Linux' `net/ipv4/fib_trie.c` (`fib_trie_seq_show`).
+pub fn local_v4(text: &str) -> impl Iterator<Item = IpAddr> {
+    text.lines().zip(text.lines().skip(1)).filter_map(|(line, next)| {
+        let address: Ipv4Addr = line.trim().strip_prefix("|-- ")?.parse().ok()?;
+        (next.trim() == "/32 host LOCAL").then_some(IpAddr::from(address))
+    })
 }
 
 impl Interfaces {
     fn parsed(v4: &str, v6: &str, trie: &str) -> Self {
         let routes = v4_routes(v4).into_iter().chain(v6_routes(v6)).collect();
-        Interfaces { routes, own: own_addresses(trie), found: BTreeMap::new(), rounds: 0 }
+        Interfaces { routes, own: local_v4(trie).take(MAX_ROUTES).collect(), found: BTreeMap::new(), rounds: 0 }
     }
 
     /// The interface to which an address is routed.

@@ -39,6 +39,7 @@ pub use admin::{
     UsableSpace, VdevKind, WorkStep,
 };
 pub use api::open_api;
+pub use interfaces::local_v4;
 pub use recorder::Recorder;
 pub use sampler::{HistoryStatus, Pools};
 pub use server::{Web, WebError, WebOptions};

@@ -97,24 +97,16 @@ fn own_files(ip: IpAddr, machine: &Machine) -> Result<CertificateFiles, Failure>
 
 /// Addresses of this machine, those of loopback first; without addresses of single links, which differ by interface.
 ///
-/// Source: Linux' `net/ipv4/fib_trie.c` (`fib_trie_seq_show`) and `net/ipv6/addrconf.c` (`if6_seq_show`).
+/// Source of IPv6's: Linux' `net/ipv6/addrconf.c` (`if6_seq_show`).
 fn own_addresses() -> Vec<IpAddr> {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut all = vec![IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
-    for ip in local_v4(&text("/proc/net/fib_trie")).chain(local_v6(&text("/proc/net/if_inet6"))) {
+    for ip in weir_web::local_v4(&text("/proc/net/fib_trie")).chain(local_v6(&text("/proc/net/if_inet6"))) {
         if !all.contains(&ip) && all.len() < MAX_ADDRESSES {
             all.push(ip);
         }
     }
     all
-}
-
-/// Addresses before a line that says that they are those of this host.
-fn local_v4(text: &str) -> impl Iterator<Item = IpAddr> {
-    text.lines().zip(text.lines().skip(1)).filter_map(|(line, next)| {
-        let address: Ipv4Addr = line.trim().strip_prefix("|-- ")?.parse().ok()?;
-        (next.trim() == "/32 host LOCAL").then_some(IpAddr::from(address))
-    })
 }
 
 /// The first word of each line, in hexadecimal digits.
@@ -165,7 +157,7 @@ mod tests {
         let clock = weir_linux::machine().unwrap().clock;
         assert!(WebTls::new(certificate.as_bytes(), key.as_bytes(), &clock).is_ok());
         let trie = "  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.0\n        /8 host LOCAL\n     |-- 192.0.2.9\n        /32 host LOCAL\n     |-- 192.0.2.255\n        /32 link BROADCAST\n";
-        assert_eq!(local_v4(trie).collect::<Vec<_>>(), ["192.0.2.9".parse::<IpAddr>().unwrap()]);
+        assert_eq!(weir_web::local_v4(trie).collect::<Vec<_>>(), ["192.0.2.9".parse::<IpAddr>().unwrap()]);
         let inet6 = "fd000000000000000000000000000002 04 40 00 82 eth0\nfe8000000000000000fc00fffe000001 04 40 20 80 eth0\nxyz\n";
         assert_eq!(local_v6(inet6).collect::<Vec<_>>(), ["fd00::2".parse::<IpAddr>().unwrap()]);
         assert!(own_addresses().contains(&IpAddr::from(Ipv4Addr::LOCALHOST)));
