@@ -145,6 +145,7 @@ async fn check_kind(engine: &Engine, snapshot: &str, properties: &[(String, Valu
     };
     let lacks = |name: &&String| match native_named(name) {
         Some(native) => !native.kinds.contains(&kind),
+        // A volume has no files, and so no quotas of users, groups and projects.
         None => kind == DatasetKind::Volume && NewQuota::named(name).is_some(),
     };
     match properties.iter().map(|(name, _)| name).find(lacks) {

@@ -1,7 +1,8 @@
-//! Dips of a series of the history, and whether they repeat: a cause that comes back at equal times is not the load.
+//! Dips in a series of the history, and their period if they repeat at equal intervals, as those of a periodic job do.
 //!
 //! A dip is a run of points below three quarters of the median of the points with load, with load before and after it. Two dips with
-//! one point between them are one. Its middle is weighted with what is missing, so it is known more exactly than to a point.
+//! one point between them count as one. The middle of a dip is the mean of its times, each weighted by the difference of its value
+//! from the median: its error is smaller than the interval between two points.
 //!
 //! Dips repeat if there are at least five, and the times between their middles are multiples of one time: of five times between
 //! two dips at most one may differ from its multiple by more than 15 % of it. Points of equal steps are assumed, and a gap in the
@@ -16,7 +17,7 @@ const LOW: f64 = 0.75;
 const MIN_POINTS: usize = 20;
 /// Dips without which no period is said.
 const MIN_DIPS: usize = 5;
-/// Greatest share of the range that a dip takes; a longer one is a time without load.
+/// Maximum length of a dip, as a share of the range; a longer one counts as a pause of the load.
 const MAX_SHARE: f64 = 0.25;
 /// Greatest difference of a time between two dips from a multiple of the period, as a share of the period.
 const TOLERANCE: f64 = 0.15;
@@ -157,7 +158,7 @@ mod tests {
         }
         let found = dips(&points, 1000);
         assert_eq!((found.dips.len(), found.period_ms), (7, None));
-        // Before the load, after it, a long time without it, and a gap.
+        // Low points before the load, after it, in a long pause and beside a gap are no dips.
         points.iter_mut().for_each(|point| point.1 = 1e6);
         points.iter_mut().filter(|(time, _)| !(9_000..190_000).contains(time)).for_each(|point| point.1 = 0.0);
         points.iter_mut().filter(|(time, _)| (50_000..110_000).contains(time)).for_each(|point| point.1 = 0.0);

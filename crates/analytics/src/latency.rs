@@ -36,7 +36,7 @@ impl LatencyKind {
 
 /// Number of classes.
 pub(crate) const CLASSES: usize = 22;
-/// The first class has latencies below 2 to the power of this number plus one, in nanoseconds.
+/// Binary logarithm, rounded down, of the latencies in the first class in nanoseconds; lower latencies are in it too.
 pub(crate) const FIRST_CLASS: usize = 11;
 /// Codes of a [`LatencyCounts`].
 pub(crate) const CODES: usize = CLASSES * LatencyKind::ALL.len();
@@ -48,7 +48,7 @@ const MAX_FACTOR: u64 = (1 << FACTOR_BITS) - 1;
 /// Code of a count that is not known.
 const UNKNOWN: u16 = u16::MAX;
 
-/// Numbers of requests by kind and latency, in a time.
+/// Numbers of requests in an interval, by kind of operation and class of latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyCounts([u16; CODES]);
 

@@ -380,7 +380,7 @@ pub struct Sample {
     pub store_space: Vec<StoreSpace>,
     /// Space.
     pub space: SpaceState,
-    /// Counters of the host and the process; `None` if the process does not read them.
+    /// Counters of the host and the process; `None` in a sample of a process that does not read them.
     #[serde(default)]
     pub host: Option<HostTotals>,
 }

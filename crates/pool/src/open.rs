@@ -429,9 +429,10 @@ impl Candidate<'_> {
         Ok(RootedMos { config, tree: trusted, states, uberblock, cache, mos, features })
     }
 
-    /// The MOS, from which all can be read: `by_labels`, which is read over the vdevs that labels describe, if no vdev was
-    /// removed. No label describes a removed vdev, and all but the configuration may have been written to one (OpenZFS
-    /// `module/zfs/spa.c`, `spa_ld_open_indirect_vdev_metadata`).
+    /// Returns a MOS that reads blocks on removed vdevs too. `by_labels` reads the vdevs that the labels describe. No label
+    /// describes a removed vdev, and every object but the configuration may have blocks on one, so after a removal the MOS is
+    /// opened again over the vdevs of the configuration, with the mappings of the removed ones (OpenZFS `module/zfs/spa.c`,
+    /// `spa_ld_open_indirect_vdev_metadata`).
     pub(crate) async fn mos_of_removed(
         &self,
         rq: &Request,

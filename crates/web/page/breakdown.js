@@ -1,5 +1,5 @@
 // The breakdown: bytes or requests of the last minutes by client, dataset, protocol or operation, as stacked areas. A name in the list
-// brings out its area. It is made of the live stream, since the page was opened.
+// highlights its area. It is made of the live stream, since the page was opened.
 
 import { csv, scaled } from "./format.js";
 import { COLOURS, button, element, prepare, savePng, saveText } from "./dom.js";

@@ -199,7 +199,7 @@ fn a_range_has_its_mean_and_a_link_shows_it_again() {
     assert!(browser.errors.is_empty(), "{:?}", browser.errors);
 }
 
-/// The heat map has requests from before the page was opened; a breakdown has a name for each client, which brings out its area.
+/// The heat map shows requests from before the page was opened. The breakdown lists each client; a click on its name highlights its area.
 #[test]
 fn the_heat_map_has_the_history_and_the_breakdown_its_names() {
     let Some(mut browser) = Browser::start().filter(|_| has("qemu-io")) else {

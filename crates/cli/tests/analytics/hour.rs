@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 /// Time before the first look: caches fill, and the page asks for all that it shows.
 const WARM_UP: Duration = Duration::from_secs(30);
-/// Length of a frame that is noticed, in milliseconds.
+/// A frame that takes longer than this counts as late, in milliseconds.
 const LATE_MS: u32 = 50;
-/// Greatest share of such frames.
+/// Maximum share of late frames.
 const MAX_LATE_SHARE: f64 = 0.01;
-/// Growth of the page's heap that is left over when it is in use for an hour, in bytes per second: 10 MB in an hour.
+/// Maximum growth of the page's heap, in bytes per second: 10 MB in an hour.
 const HEAP_GROWTH: f64 = 2900.0;
 /// Difference of a heap from one collection to the next, in bytes.
 const HEAP_NOISE: f64 = 2e6;
-/// Growth of the server: the points of its history, and memory that the allocator keeps.
+/// Maximum growth of the server in bytes: the points of its history, and freed memory that the allocator keeps.
 const SERVER_GROWTH: f64 = 16e6;
 
 /// Loads that end with the test.

@@ -118,8 +118,8 @@ fn a_slow_link_a_slow_client_and_lost_packets_are_named() {
     in_namespace(INSIDE, NAME, &["ip", "tc", "ss", "nsenter", "nbdcopy", "qemu-io", "python3"]);
 }
 
-/// Runs a test of this program again in a network namespace of its own, with this variable in its environment. Without the permission
-/// or one of the programs it is skipped with a line.
+/// Runs a test of this program again in a network namespace of its own, with this variable in its environment. If the
+/// process may not make namespaces, or a program is not installed, the test prints a line and is skipped.
 pub fn in_namespace(inside: &str, name: &str, programs: &[&str]) {
     let unshared = ["--net", "--mount", "--propagation", "private", "--"];
     if !run("unshare", &[&unshared[..], &["true"]].concat()) {
