@@ -9,6 +9,7 @@
 //! at the next run. A bookmark at the source stands for the last snapshot that the target has, so that this may be destroyed. On
 //! the target, nothing is destroyed but snapshots that replications took, unless `-F` is given.
 
+mod renames;
 mod side;
 mod steps;
 mod transfer;
@@ -20,6 +21,7 @@ use crate::size;
 use crate::snapshot_names::{name_at, time_of};
 use crate::units::human_bytes;
 use clap::Parser;
+use renames::Replicas;
 use serde_json::{Value, json};
 use side::{DatasetState, Side};
 use steps::{Refused, Step, common, plan};
@@ -95,6 +97,15 @@ const MAX_SNAPSHOT_TRIES: u32 = 10;
 struct Pair {
     source: Side,
     target: Side,
+    /// Whether a dry run would give another name to the dataset that has the target's.
+    is_vacated: bool,
+}
+
+impl Pair {
+    /// State of the target.
+    fn there(&self) -> Result<DatasetState, Failure> {
+        if self.is_vacated { Ok(DatasetState::default()) } else { self.target.state() }
+    }
 }
 
 /// Result for one dataset.
@@ -147,6 +158,7 @@ impl ReplicateArgs {
         let top = Pair {
             source: Side::here(&self.source)?,
             target: Side::of(&self.target, self.through.as_deref(), &self.target_zfs)?,
+            is_vacated: false,
         };
         if top.source.shown() == top.target.shown() {
             return Err(Failure::failed("source and target are the same dataset"));
@@ -182,9 +194,16 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     let options = TransferOptions { limit, verbose: args.verbose };
     let mut failed = 0;
     let mut results = Vec::new();
-    for pair in pairs(args, &top)? {
+    let mut renamed = Vec::new();
+    let mut replicas = if args.recursive { Some(Replicas::list(&top.source, &top.target)?) } else { None };
+    for mut pair in pairs(args, &top)? {
         let mut is_sent = false;
-        match replicate(args, &pair, options, &mut is_sent) {
+        let placed = replicas.as_mut().map_or(Ok(()), |replicas| follow(args, &top, &mut pair, replicas, &mut renamed));
+        if placed.is_err() {
+            // Further names would follow from a rename that was not made.
+            replicas = None;
+        }
+        match placed.and_then(|()| replicate(args, &pair, options, &mut is_sent)) {
             Ok(outcome) => results.push(shown(args, &outcome)),
             Err(failure) => {
                 eprintln!("{failure}");
@@ -201,7 +220,7 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
         top.target.run(&[inherit, &["readonly", &top.target.dataset]].concat())?;
     }
     if args.json {
-        let answer = json!({"replicated": results, "failed": failed});
+        let answer = json!({"replicated": results, "renamed": renamed, "failed": failed});
         println!("{}", serde_json::to_string_pretty(&answer).unwrap_or_default());
     }
     Ok(u8::from(failed > 0))
@@ -245,9 +264,39 @@ fn pairs(args: &ReplicateArgs, top: &Pair) -> Result<Vec<Pair>, Failure> {
     let pair = |name: String| {
         let rest = name.strip_prefix(args.source.as_str()).unwrap_or_default();
         let target = top.target.with(format!("{}{rest}", top.target.dataset));
-        Pair { source: top.source.with(name.clone()), target }
+        Pair { source: top.source.with(name.clone()), target, is_vacated: false }
     };
     Ok(names.into_iter().map(pair).collect())
+}
+
+/// Renames at the target what has another name at the source now, before `pair` is replicated. A dry run renames nothing, and reads
+/// the replica under the name that it has.
+fn follow(
+    args: &ReplicateArgs,
+    top: &Pair,
+    pair: &mut Pair,
+    replicas: &mut Replicas,
+    renamed: &mut Vec<Value>,
+) -> Result<(), Failure> {
+    let below = pair.source.dataset.strip_prefix(top.source.dataset.as_str()).unwrap_or_default();
+    let at = |name: &str| top.target.with(format!("{}{name}", top.target.dataset));
+    for rename in replicas.place(below) {
+        let (from, to) = (at(&rename.from), at(&rename.to));
+        if !args.dry_run {
+            from.run(&["rename", &from.dataset, &to.dataset])?;
+        }
+        if !args.json {
+            let verb = if args.dry_run { "would be renamed" } else { "was renamed" };
+            println!("{} {verb} {}", from.shown(), to.dataset);
+        }
+        renamed.push(json!({"from": from.shown(), "to": to.shown()}));
+    }
+    if args.dry_run {
+        let listed = replicas.listed_name(below);
+        pair.is_vacated = listed.is_none();
+        pair.target = at(listed.unwrap_or(below));
+    }
+    Ok(())
 }
 
 /// Prints the outcome, or returns it for the JSON.
@@ -271,10 +320,10 @@ fn replicate(
     options: TransferOptions,
     is_sent: &mut bool,
 ) -> Result<Outcome, Failure> {
-    let Pair { source, target } = pair;
+    let Pair { source, target, .. } = pair;
     let mut bytes = 0;
     let mut notes = Vec::new();
-    let mut there = target.state()?;
+    let mut there = pair.there()?;
     if let Some(token) = there.token.clone().filter(|_| !args.dry_run) {
         match transfer(
             (source, &["send", "-t", &token]),
@@ -428,7 +477,7 @@ fn refusal(pair: &Pair, why: &Refused) -> Failure {
 fn lag(args: &ReplicateArgs, top: &Pair) -> Result<u8, Failure> {
     let time = now().sec.max(0).cast_unsigned();
     let mut all = Vec::new();
-    for Pair { source, target } in pairs(args, top)? {
+    for Pair { source, target, .. } in pairs(args, top)? {
         let here = source.state()?;
         let there = target.state()?;
         let Some((base, _)) = common(&here, &there) else {

@@ -1,5 +1,6 @@
 //! The two sides of a replication: `zfs` commands of this machine, or of another one through ssh.
 
+use super::renames::Listed;
 use crate::failure::Failure;
 use std::process::{Child, Command, Stdio};
 
@@ -192,6 +193,22 @@ impl Side {
             }
             _ => Err(Failure::failed(format!("{}: zfs list: '{line}' is not understood", self.shown()))),
         }
+    }
+
+    /// Snapshots and bookmarks of the dataset and all below it: those of these types.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub fn listed(&self, types: &str) -> Result<Vec<Listed>, Failure> {
+        let text = self.run(&["list", "-H", "-p", "-r", "-t", types, "-o", COLUMNS, &self.dataset])?;
+        let listed = |line: &str| {
+            let at = line.find(['@', '#']).unwrap_or(line.len());
+            let dataset = line.get(..at).unwrap_or_default();
+            let point = self.with(dataset.to_owned()).point(line)?;
+            let below = dataset.strip_prefix(self.dataset.as_str()).unwrap_or_default().to_owned();
+            Ok(Listed { dataset: below, guid: point.guid, createtxg: point.createtxg })
+        };
+        text.lines().map(listed).collect()
     }
 
     /// Names of the dataset and all below it, parents first.

@@ -269,3 +269,39 @@ fn a_job_replicates_and_shows_what_it_did() {
         assert!(error.contains(why), "{error}");
     }
 }
+
+#[test]
+fn replicas_are_renamed_as_their_sources() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.source();
+    site.cut(None);
+    for name in ["tank/x", "tank/x/kid", "tank/x/kid/below", "tank/x/a", "tank/x/b"] {
+        site.ok(&format!("zfs create {name}"));
+    }
+    site.replicated("-r --name r tank/x backup/x");
+    let before = ["kid", "kid/below", "a", "b"].map(|name| site.guids(&format!("backup/x/{name}")));
+    // The name of one belongs to a new dataset; two exchange theirs.
+    site.ok("zfs rename tank/x/kid tank/x/kid2");
+    site.ok("zfs create tank/x/kid");
+    for (from, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
+        site.ok(&format!("zfs rename tank/x/{from} tank/x/{to}"));
+    }
+    // Its snapshot is taken by the next run only: until then there is nothing to send.
+    let planned = text(&site.replicate("-rn --no-snapshot --name r tank/x backup/x").stdout);
+    assert!(planned.contains("backup/x/kid would be renamed backup/x/kid2"), "{planned}");
+    assert!(
+        !planned.contains("would send tank/x/kid2") && site.ok("zfs list -H -o name -r backup/x").lines().count() == 5
+    );
+    let shown = site.replicated("-r --name r tank/x backup/x");
+    assert!(shown.contains("backup/x/kid was renamed backup/x/kid2"), "{shown}");
+    let names = site.ok("zfs list -H -o name -r backup/x");
+    let names: Vec<&str> = names.lines().map(|name| name.trim_start_matches("backup/x")).collect();
+    assert_eq!(names, ["", "/a", "/b", "/kid", "/kid2", "/kid2/below"]);
+    let after = ["kid2", "kid2/below", "b", "a"].map(|name| site.guids(&format!("backup/x/{name}")));
+    for (before, after) in before.iter().zip(&after) {
+        assert!(after.starts_with(before) && after.len() > before.len(), "{before} is continued in {after}");
+    }
+    assert_eq!(site.guids("tank/x/kid"), site.guids("backup/x/kid"));
+    site.replicated("-r --name r tank/x backup/x");
+}
