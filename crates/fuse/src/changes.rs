@@ -2,7 +2,7 @@
 
 use crate::access;
 use crate::convert::{self, WriteArgs};
-use crate::inner::{Entry, Inner, report};
+use crate::inner::{Entry, Inner, report, report_of_file};
 use bytes::Bytes;
 use fuser::{Errno, FileAttr, INodeNo};
 use weir_files::tree::Node;
@@ -37,13 +37,13 @@ impl Inner {
     /// Opens a file with the rights in `mask`: pins it until `close`.
     pub(crate) async fn open(&self, rq: &Request, cred: &Cred, number: INodeNo, mask: u32) -> Result<(), Errno> {
         let node = self.node(number)?;
-        self.tree.require_usable(rq, node).await.map_err(|e| report(rq, &e))?;
+        self.tree.require_usable(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
         let writes = mask & (masks::WRITE_DATA | masks::APPEND_DATA) != 0;
-        if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report(rq, &e))? {
+        if writes && !self.tree.is_writable(rq, node).await.map_err(|e| report_of_file(rq, &e))? {
             return Err(Errno::EROFS);
         }
         self.permissions().require(rq, cred, node, mask).await?;
-        self.tree.hold(rq, node).await.map_err(|e| report(rq, &e))?;
+        self.tree.hold(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
         // It may have been removed before it was pinned.
         match self.tree.attributes(rq, node).await {
             Ok(_) => {
@@ -52,7 +52,7 @@ impl Inner {
             }
             Err(error) => {
                 self.release(rq, node).await;
-                Err(report(rq, &error))
+                Err(report_of_file(rq, &error))
             }
         }
     }
@@ -183,7 +183,7 @@ impl Inner {
         if set.is_empty() {
             return self.attributes(rq, number).await;
         }
-        let attributes = self.tree.set_attributes(rq, cred, node, set).await.map_err(|e| report(rq, &e))?;
+        let attributes = self.tree.set_attributes(rq, cred, node, set).await.map_err(|e| report_of_file(rq, &e))?;
         Ok(self.file_attr(number, node, &attributes))
     }
 
@@ -268,7 +268,7 @@ impl Inner {
             },
             _ => self.tree.set_xattr(rq, cred, node, name, value, mode).await,
         };
-        done.map_err(|e| report(rq, &e))
+        done.map_err(|e| report_of_file(rq, &e))
     }
 
     pub(crate) async fn remove_xattr(
@@ -284,6 +284,6 @@ impl Inner {
             acl_xdr::NAME => self.tree.set_acl(rq, cred, node, &Acl::default()).await,
             _ => self.tree.remove_xattr(rq, cred, node, name).await,
         };
-        done.map_err(|e| report(rq, &e))
+        done.map_err(|e| report_of_file(rq, &e))
     }
 }

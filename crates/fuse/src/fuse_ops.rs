@@ -428,16 +428,16 @@ impl Filesystem for FuseOps {
         let Some(mode) = convert::rename_mode(flags) else { return reply.error(Errno::EINVAL) };
         let name = name.as_bytes().to_vec();
         let new_name = new_name.as_bytes().to_vec();
+        let tasks = self.tasks.clone();
         self.run_empty(from, Operation::Rename, reply, move |inner, rq, cred| async move {
-            inner
-                .rename(
-                    &rq,
-                    &cred,
-                    DirName { dir: parent, name: &name },
-                    DirName { dir: new_parent, name: &new_name },
-                    mode,
-                )
-                .await
+            let from = DirName { dir: parent, name: name.as_slice() };
+            let to = DirName { dir: new_parent, name: new_name.as_slice() };
+            let replaced = inner.hold_replaced(&rq, to, mode).await;
+            let done = inner.rename(&rq, &cred, from, to, mode).await;
+            if let Some(node) = replaced {
+                tasks.start(async move { inner.release_replaced(node).await });
+            }
+            done
         });
     }
 

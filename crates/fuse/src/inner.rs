@@ -18,7 +18,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_files::tree::{Hold, Node, Tree, TreeEntry, directory_for};
-use weir_files::{Acl, Attributes, Cred, FileError, FileFlags, FileKind, HoldKind, Seek, acl_xdr, masks};
+use weir_files::{
+    Acl, Attributes, Cred, DirName, FileError, FileFlags, FileKind, HoldKind, RenameMode, Seek, acl_xdr, masks,
+};
 use weir_machine::lock::{Mutex, order};
 use weir_machine::{Client, Protocol, Request};
 
@@ -27,6 +29,8 @@ const PLAIN_ENTRIES: usize = 128;
 const PLUS_ENTRIES: usize = 32;
 /// Block size in `statvfs`, in bytes.
 const STATFS_BYTES: u64 = 4096;
+/// Time for which a file that a rename replaced can still be opened by a program that looked it up before.
+const REPLACED_STAYS: Duration = Duration::from_secs(1);
 /// Maximum size in bytes of an extended attribute's value on Linux (`XATTR_SIZE_MAX`) and of a list of names.
 const XATTR_BYTES: usize = 65_536;
 
@@ -54,7 +58,7 @@ pub(crate) struct Inner {
     pub(crate) server: Option<FileServer>,
     /// Whether only the user that mounted it can use the mount.
     pub(crate) single_user: bool,
-    /// Lookups that the kernel has not forgotten, on a mount for a file server.
+    /// Lookups that the kernel has not forgotten, on a mount for a file server; on others files that a rename has just replaced.
     pub(crate) lookups: Lookups,
     /// Files that programs have open.
     pub(crate) opens: OpenCounts,
@@ -168,7 +172,31 @@ impl Inner {
 
     /// Counts a lookup of a file and holds the file, on a mount for a file server.
     async fn count_lookup(&self, rq: &Request, node: Node) -> Result<(), Errno> {
-        if self.server.is_none() || !self.lookups.add(node, Hold::is_closed) {
+        if self.server.is_none() { Ok(()) } else { self.hold_lookup(rq, node).await }
+    }
+
+    /// Holds a file that a rename will replace, on a mount that holds open files alone: a program may have looked up the old file,
+    /// and opens it next. Returns the file if [`Inner::release_replaced`] must release it.
+    pub(crate) async fn hold_replaced(&self, rq: &Request, to: DirName<'_, INodeNo>, mode: RenameMode) -> Option<Node> {
+        if self.server.is_some() || mode != RenameMode::Replace || self.tree.clock().is_none() {
+            return None;
+        }
+        let dir = self.dir_of(rq, self.node(to.dir).ok()?, to.name).await.ok()?;
+        let node = self.tree.lookup(rq, dir, to.name).await.ok()?;
+        self.hold_lookup(rq, node).await.ok().map(|()| node)
+    }
+
+    /// Releases a file that was held as a rename's target, some time after the rename.
+    pub(crate) async fn release_replaced(&self, node: Node) {
+        if let Some(clock) = self.tree.clock() {
+            clock.sleep(REPLACED_STAYS).await;
+        }
+        self.forget(&Request::internal("forget"), node, 1).await;
+    }
+
+    /// Counts a lookup of a file and holds the file.
+    async fn hold_lookup(&self, rq: &Request, node: Node) -> Result<(), Errno> {
+        if !self.lookups.add(node, Hold::is_closed) {
             return Ok(());
         }
         let replaced = match self.tree.hold_as(rq, node, HoldKind::Lookup).await {
@@ -293,7 +321,7 @@ impl Inner {
 
     pub(crate) async fn attributes(&self, rq: &Request, number: INodeNo) -> Result<FileAttr, Errno> {
         let node = self.node(number)?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
         Ok(self.file_attr(number, node, &attributes))
     }
 
@@ -320,7 +348,7 @@ impl Inner {
     }
 
     pub(crate) async fn read_link(&self, rq: &Request, number: INodeNo) -> Result<bytes::Bytes, Errno> {
-        self.tree.read_link(rq, self.node(number)?).await.map_err(|e| report(rq, &e))
+        self.tree.read_link(rq, self.node(number)?).await.map_err(|e| report_of_file(rq, &e))
     }
 
     pub(crate) async fn read_dir(
@@ -457,22 +485,22 @@ impl Inner {
         if name == acl_xdr::NAME {
             return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());
         }
-        self.tree.xattr(rq, node, name).await.map_err(|e| report(rq, &e))?.ok_or(Errno::NO_XATTR)
+        self.tree.xattr(rq, node, name).await.map_err(|e| report_of_file(rq, &e))?.ok_or(Errno::NO_XATTR)
     }
 
     /// The ACL of a file, or of the mode of a synthetic directory.
     async fn acl(&self, rq: &Request, node: Node) -> Result<Acl, Errno> {
-        match self.tree.acl(rq, node).await.map_err(|e| report(rq, &e))? {
+        match self.tree.acl(rq, node).await.map_err(|e| report_of_file(rq, &e))? {
             Some(acl) => Ok(acl),
-            None => Ok(Acl::from_mode(self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?.mode)),
+            None => Ok(Acl::from_mode(self.tree.attributes(rq, node).await.map_err(|e| report_of_file(rq, &e))?.mode)),
         }
     }
 
     /// Names of the extended attributes. The ACL is among them if it is not equivalent to the mode.
     pub(crate) async fn xattr_names(&self, rq: &Request, number: INodeNo) -> Result<Vec<u8>, Errno> {
         let node = self.node(number)?;
-        let mut names = self.tree.xattr_names(rq, node).await.map_err(|e| report(rq, &e))?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+        let mut names = self.tree.xattr_names(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
+        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
         if !node.is_synthetic() && !attributes.flags.has(FileFlags::ACL_TRIVIAL) && !self.acl(rq, node).await?.trivial {
             names.push(acl_xdr::NAME.to_vec());
         }
@@ -539,6 +567,15 @@ pub(crate) fn report(rq: &Request, error: &FileError) -> Errno {
         tracing::warn!(operation = rq.operation.name(), %error, "operation failed");
     }
     convert::errno(error)
+}
+
+/// As [`report`], for an operation on a file that the kernel names by its number: one that does not exist any more is stale. For
+/// `ESTALE` the kernel looks up the path once more, which may lead to a new file of that name; `ENOENT` would go to the program.
+pub(crate) fn report_of_file(rq: &Request, error: &FileError) -> Errno {
+    match error {
+        FileError::NotFound => Errno::from_i32(libc::ESTALE),
+        error => report(rq, error),
+    }
 }
 
 /// Replies to getxattr or listxattr: with the size if `size` is 0, else with the bytes.

@@ -295,3 +295,37 @@ fn a_reload_with_mounts_mounts_the_pools_that_are_open() {
     site.configure(CONFIGURATION);
     assert!(site.ok("daemon reload").contains("mounts = false holds for pools that are opened from now on"));
 }
+
+/// A rename over a file is atomic: its name leads to the old or to the new file at each moment.
+#[test]
+fn a_file_that_is_replaced_is_there_at_all_times() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let Some((site, _daemon, top)) = mounting() else { return };
+    let name = top.join("file");
+    let write = |n: u64| {
+        std::fs::write(top.join("new"), n.to_string()).unwrap();
+        std::fs::rename(top.join("new"), &name).unwrap();
+    };
+    write(0);
+    let ends = AtomicBool::new(false);
+    let reads = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut reads = 0;
+            let mut last = 0;
+            while !ends.load(Ordering::Relaxed) {
+                let read: u64 = std::fs::read_to_string(&name).expect("it is there").parse().expect("it is whole");
+                assert!(read >= last, "{read} after {last}");
+                assert!(std::fs::metadata(&name).expect("it is there").is_file());
+                (reads, last) = (reads + 1, read);
+            }
+            reads
+        });
+        (1..1500).for_each(write);
+        ends.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert!(reads > 50, "{reads} reads");
+    // What was replaced is freed at once, or a second later.
+    site.ok("zpool export tank");
+    site.ok("zdb -e -p . tank --invariants");
+}
