@@ -30,7 +30,6 @@ use super::syncing::{SyncerState, TxgSync};
 use super::tx_admission::{DirtyLimits, PoolTxAdmission};
 use super::unflushed::LogsAtImport;
 use super::{Engine, Host, Parts, allocation, checkpoint, device_paths, spares, unflushed};
-use crate::create::layout;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_blocks::WritableEncodings;
@@ -227,27 +226,11 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Checks that no device shrank: its last two labels would overwrite allocated space (`vdev_open`).
+/// Checks that no device shrank that the pool needs.
 fn check_sizes(pool: &Pool) -> Result<(), PoolError> {
-    for top in pool.tree.children.iter().filter(|top| top.is_concrete()) {
-        check_size(pool, top, sizes::of_top(top))?;
-    }
-    Ok(())
-}
-
-/// Checks that the present leaves of a vdev hold at least `min_bytes` (`vdev_op_min_asize`).
-fn check_size(pool: &Pool, vdev: &VdevConfig, min_bytes: u64) -> Result<(), PoolError> {
-    let each = sizes::of_child(vdev, min_bytes);
-    let device = pool.devices.get(&vdev.guid).filter(|_| vdev.is_leaf() && !vdev.offline && !vdev.faulted);
-    if let Some(device) = device
-        && layout::leaf_asize_bytes(device.disk.geometry().size_bytes) < min_bytes
-    {
-        return Err(refused(
-            pool,
-            format!("{} is smaller than it was: what was stored at its end is gone", device.name()),
-        ));
-    }
-    vdev.children.iter().try_for_each(|child| check_size(pool, child, each))
+    let Some(guid) = sizes::shrunk(&pool.tree, &pool.devices).into_iter().next() else { return Ok(()) };
+    let name = pool.devices.get(&guid).map(|device| device.name()).unwrap_or_default();
+    Err(refused(pool, format!("{name} is smaller than it was: what was stored at its end is gone")))
 }
 
 /// DSL directories for internal use; pools of older versions lack some of them.

@@ -7,18 +7,23 @@ use super::Synced;
 use super::synced_state::SyncedState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use weir_dsl::{Dsl, Scope};
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
-use weir_pool::assemble::assemble;
+use weir_pool::assemble::{Assembly, assemble};
 use weir_pool::config::{PoolConfig, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 use weir_pool::open::{OpenOptions, Pool, classes, load_keys};
-use weir_pool::scan::scan;
+use weir_pool::scan::{ScanOptions, scan_with};
 use weir_pool::{capacity, space, status};
+
+/// Time in which a device in service must answer a view's reads of its labels.
+const LABELS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A pool's DSL as of a synced txg. The blocks of that txg are not reused while it is held.
 pub struct DslReadGuard {
@@ -89,15 +94,12 @@ impl Synced<'_> {
     /// The pool as of its last txg, read through the engine's cache and devices.
     ///
     /// The states of the devices are those of the engine. The search paths in `options` are scanned for the labels that the
-    /// devices have now.
+    /// devices have now. The labels of a device that is out of service, or does not answer within two seconds, are not in the view:
+    /// it has to be there at all times.
     ///
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn view(&self, options: &OpenOptions) -> Result<PoolSnapshotGuard, PoolError> {
-        let mut assembly = assemble(scan(&self.engine.machine, &options.search).await?);
-        let guid = self.engine.shown().config.guid;
-        // None if all its files were removed: then the engine uses them through their open files.
-        let found = assembly.pools.remove(&guid);
         let rq = &Request::internal("view");
         let synced = self.state(rq).await?;
         let mos = Mos { set: synced.mos.clone() };
@@ -114,6 +116,9 @@ impl Synced<'_> {
         let offline = self.engine.devices().offline();
         let faulted = vdevs.health().iter().filter(|leaf| leaf.faulted).map(|leaf| leaf.guid).collect();
         set_out_of_service(&mut tree, &offline, &faulted);
+        let mut assembly = self.labels(options, &tree).await?;
+        // None if all its files were removed: then the engine uses them through their open files.
+        let found = assembly.pools.remove(&self.engine.shown().config.guid);
         let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
         let (mut state, mut states) = status::states(&tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
         let gone = vdevs.health().iter().filter(|leaf| leaf.gone).map(|leaf| leaf.guid).collect();
@@ -154,6 +159,15 @@ impl Synced<'_> {
             capacity,
         };
         Ok(PoolSnapshotGuard { pool, _state: synced })
+    }
+
+    /// The labels in the search paths of `options`, without those of the leaves that are faulted, which may never answer.
+    async fn labels(&self, options: &OpenOptions, tree: &VdevConfig) -> Result<Assembly, PoolError> {
+        let faulted = tree.leaves().into_iter().filter(|leaf| leaf.faulted).filter_map(|leaf| leaf.path.as_deref());
+        let faulted: BTreeSet<PathBuf> = faulted.map(PathBuf::from).collect();
+        let leaves_out = |path: &Path| faulted.contains(path);
+        let limits = ScanOptions { leaves_out: Some(&leaves_out), patience: Some(LABELS_WITHIN), skips_absent: true };
+        Ok(assemble(scan_with(&self.engine.machine, &options.search, &limits).await?))
     }
 }
 

@@ -230,6 +230,10 @@ impl Spawner for TaskRuntime {
         woken.into_iter().for_each(|task| drop(self.handle.spawn(task)));
     }
 
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        drop(self.handle.spawn_blocking(work));
+    }
+
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>) {
         let mut task = pin!(Batched(task));
         if self.uses_rings {

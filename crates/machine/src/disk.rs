@@ -136,9 +136,14 @@ impl DiskError {
         matches!(self, DiskError::Open { errno, .. } if NONE_LEFT.contains(errno))
     }
 
-    /// Whether the device was opened, and failed to read or write.
-    pub fn is_of_io(&self) -> bool {
-        matches!(self, DiskError::Os { .. } | DiskError::Short { .. })
+    /// Whether the device is there, and failed to open, read or write.
+    pub fn is_of_device(&self) -> bool {
+        const ENOENT: i32 = 2;
+        match self {
+            DiskError::Os { .. } | DiskError::Short { .. } => true,
+            DiskError::Open { errno, .. } => *errno != ENOENT && !self.lacks_descriptors(),
+            _ => false,
+        }
     }
 }
 

@@ -24,6 +24,10 @@ pub trait Spawner: Send + Sync {
             self.spawn(location, task);
         }
     }
+    /// Runs `work`, which may block for as long as a device does not answer, on a thread that runs no tasks; in the simulator at once.
+    fn run_blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
     /// Runs `task` on the calling thread until it completes, and spawned tasks meanwhile.
     fn block_on(&self, task: Pin<&mut (dyn Future<Output = ()> + '_)>);
 }
@@ -79,6 +83,18 @@ impl Tasks {
     #[track_caller]
     pub fn start(&self, future: impl Future<Output = ()> + Send + 'static) {
         self.0.start(Location::caller(), Box::pin(future));
+    }
+
+    /// Runs `work` where it may block: system calls about a path do as long as its device does not answer.
+    #[track_caller]
+    pub fn run_blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+        let location = Location::caller();
+        let (done, result) = oneshot::channel();
+        self.0.run_blocking(Box::new(move || {
+            // The handle may be dropped.
+            let _ = done.send(work());
+        }));
+        JoinHandle { location, result }
     }
 
     /// Runs `future` on this thread until it completes. Must not be called from inside a task.

@@ -52,4 +52,4 @@ pub use config::{Class, PoolConfig, VdevConfig, VdevKind};
 pub use datasets::DatasetInfo;
 pub use error::PoolError;
 pub use open::{OpenOptions, Pool, Rewind};
-pub use scan::{Device, Scan, scan};
+pub use scan::{Device, Scan, ScanOptions, scan, scan_with};

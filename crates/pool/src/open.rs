@@ -24,7 +24,7 @@ use crate::space_map_loader::SpaceMapIndex;
 use crate::status::{self, States, VdevState};
 use crate::top_zap::ALLOCATION_BIAS;
 use crate::vdev_builder::{Facts, specs};
-use crate::{indirect, uberblocks};
+use crate::{indirect, sizes, uberblocks};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -198,12 +198,13 @@ impl Pool {
         let looked_at = scanned.looked_at;
         let mut assembly = assemble(scanned);
         let mut found = choose(&mut assembly, options, looked_at)?;
-        if access == Access::ReadWrite {
-            for device in found.devices.values_mut() {
-                device.reopen(machine, access)?;
-            }
-        }
-        Self::open_found(machine, options, (found, assembly.aux), access).await
+        let left_out = match access {
+            Access::ReadWrite => make_writable(machine, &mut found)?,
+            Access::ReadOnly => Vec::new(),
+        };
+        let mut pool = Self::open_found(machine, options, (found, assembly.aux), access).await?;
+        pool.warnings.extend(left_out);
+        Ok(pool)
     }
 
     /// Opens a pool on these devices alone, which are open for writing. Nothing is searched.
@@ -278,6 +279,41 @@ impl Pool {
     pub fn lost(&self) -> Vec<String> {
         lost_lines(&self.tree, &self.states, &self.dtls())
     }
+}
+
+/// Opens the devices of a pool for writing. One that cannot be, or became smaller than what is stored on it, is left out as if it
+/// were not there, if the others suffice. Returns a line about each of those (OpenZFS `module/zfs/vdev.c`, `vdev_open`).
+///
+/// # Errors
+/// Why a device cannot be opened for writing, if the pool needs it.
+fn make_writable(machine: &Machine, found: &mut FoundPool) -> Result<Vec<String>, PoolError> {
+    let tree = found.label_tree()?;
+    let shrunk = sizes::shrunk(&tree, &found.devices);
+    let mut left_out: BTreeMap<u64, String> = BTreeMap::new();
+    let mut first = None;
+    for (guid, device) in &mut found.devices {
+        match device.reopen(machine, Access::ReadWrite) {
+            Err(PoolError::Disk { source, path }) if source.lacks_descriptors() => {
+                return Err(PoolError::Disk { source, path });
+            }
+            Err(error) => {
+                left_out.insert(*guid, format!("left out, as it cannot be opened for writing: {error}"));
+                first = first.or(Some(error));
+            }
+            Ok(()) if shrunk.contains(guid) => {
+                left_out.insert(*guid, format!("{} is left out: it is smaller than it was", device.name()));
+            }
+            Ok(()) => {}
+        }
+    }
+    let is_there = |guid: u64| found.devices.contains_key(&guid) && !left_out.contains_key(&guid);
+    let (_, states) = status::states(&tree, &is_there, &Dtls::new());
+    if !left_out.is_empty() && !status::lacking(&tree, &states).is_empty() {
+        // Those that became smaller are refused when all is known about the pool.
+        return first.map_or(Ok(Vec::new()), Err);
+    }
+    found.devices.retain(|guid, _| !left_out.contains_key(guid));
+    Ok(left_out.into_values().collect())
 }
 
 /// Loads the given keys.

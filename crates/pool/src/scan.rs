@@ -8,8 +8,11 @@ use crate::error::PoolError;
 use crate::gpt::{self, Partition, Window};
 use crate::label::{self, Labels};
 use futures_util::StreamExt;
+use futures_util::future::{Either, select};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_format::NvList;
 use weir_machine::{Access, Disk, DiskError, Machine};
 
@@ -84,57 +87,142 @@ pub struct Scan {
 /// Scans `paths`: directories (not recursively) and devices.
 ///
 /// # Errors
-/// [`PoolError::Disk`] for a path that does not exist or cannot be opened, and for any device if the process has no
-/// file descriptor left, because a pool without that device would look damaged. Devices inside a directory that cannot
-/// be opened or read for other reasons are in [`Scan::faults`].
+/// [`PoolError::Disk`] for a path that does not exist, for the only device if it cannot be opened or read, for a device that was
+/// named itself if no other one has labels, and for any device if the process has no file descriptor left, because a pool without
+/// that device would look damaged. Other devices that cannot be opened or read are in [`Scan::faults`].
 pub async fn scan(machine: &Machine, paths: &[PathBuf]) -> Result<Scan, PoolError> {
-    let mut named = Vec::new();
-    let mut inside = Vec::new();
-    for path in paths {
-        match machine.disks.scan(path) {
-            Ok(found) => inside.extend(found),
-            Err(DiskError::Open { errno, .. }) if errno == ENOTDIR => named.push(path.clone()),
-            Err(source) => return Err(PoolError::Disk { path: path.clone(), source }),
-        }
-    }
+    scan_with(machine, paths, &ScanOptions::default()).await
+}
+
+/// Devices that a scan leaves alone, and how long it waits for one.
+#[derive(Clone, Copy, Default)]
+pub struct ScanOptions<'a> {
+    /// Whether named paths that do not exist are left out, instead of an error.
+    pub skips_absent: bool,
+    /// Whether a device is not read, and looks as if it were not there; `None` if all are read.
+    pub leaves_out: Option<&'a (dyn Fn(&Path) -> bool + Sync)>,
+    /// Time in which a device must answer; else it is in [`Scan::faults`]. `None` for as long as it takes: a disk at rest may need 20
+    /// seconds.
+    pub patience: Option<Duration>,
+}
+
+/// As [`scan`], with options.
+///
+/// # Errors
+/// As [`scan`].
+pub async fn scan_with(machine: &Machine, paths: &[PathBuf], options: &ScanOptions<'_>) -> Result<Scan, PoolError> {
     let mut out = Scan { searched: paths.to_vec(), ..Scan::default() };
-    let candidates = named.iter().map(|p| (p, true)).chain(inside.iter().map(|p| (p, false)));
-    let mut seen = std::collections::BTreeSet::new();
-    let candidates: Vec<_> = candidates.filter(|(p, _)| seen.insert((*p).clone())).collect();
+    let mut candidates = match options.patience {
+        None => candidates_if(machine, paths, options.skips_absent)?,
+        Some(patience) => {
+            let on = machine.clone();
+            let paths = paths.to_vec();
+            let skips_absent = options.skips_absent;
+            let looking = machine.tasks.run_blocking(move || candidates_if(&on, &paths, skips_absent));
+            match select(looking, pin!(machine.clock.sleep(patience))).await {
+                Either::Left((Ok(found), _)) => found?,
+                // One path does not answer; which ones do is not known then.
+                _ => Vec::new(),
+            }
+        }
+    };
+    candidates.retain(|(path, _)| !options.leaves_out.is_some_and(|leaves_out| leaves_out(path)));
     out.looked_at = candidates.len();
     let mut probes = futures_util::stream::iter(candidates)
-        .map(|(path, must)| async move { (path, must, probe(machine, path).await) })
+        .map(|(path, must)| async move {
+            let result = probe_within(machine, &path, options.patience).await;
+            (path, must, result)
+        })
         .buffered(PARALLEL);
+    let mut first_fault = None;
     while let Some((path, must, result)) = probes.next().await {
         match result {
-            Ok(devices) => out.devices.extend(devices),
+            Ok(None) => out.faults.push((path, "it does not answer".to_owned())),
+            Ok(Some(devices)) => out.devices.extend(devices),
             // Whether a store answers now says nothing about the other devices.
             Err(PoolError::Disk { path, source: source @ DiskError::Unopened { .. } }) => {
                 out.faults.push((path, source.to_string()));
             }
-            // Of several devices, one that cannot be read hides no other.
-            Err(PoolError::Disk { path, source }) if out.looked_at > 1 && source.is_of_io() => {
-                out.faults.push((path, source.to_string()));
+            // Of several devices, one that cannot be opened or read hides no other.
+            Err(PoolError::Disk { path, source }) if out.looked_at > 1 && source.is_of_device() => {
+                out.faults.push((path.clone(), source.to_string()));
+                first_fault = first_fault.or(must.then_some(PoolError::Disk { path, source }));
             }
             Err(error) if must => return Err(error),
             Err(PoolError::Disk { path, source }) if source.lacks_descriptors() => {
                 return Err(PoolError::Disk { path, source });
             }
-            Err(PoolError::Disk { source, .. }) => out.faults.push((path.clone(), source.to_string())),
-            Err(error) => out.faults.push((path.clone(), error.to_string())),
+            Err(PoolError::Disk { source, .. }) => out.faults.push((path, source.to_string())),
+            Err(error) => out.faults.push((path, error.to_string())),
         }
+    }
+    if let Some(fault) = first_fault.filter(|_| out.devices.is_empty()) {
+        return Err(fault);
     }
     out.devices.sort_by_key(|d| (d.path.clone(), d.partition.map(|p| p.number)));
     Ok(out)
 }
 
-/// "Not a directory".
-const ENOTDIR: i32 = 20;
+/// The files and devices that a scan of `paths` reads, each once, and whether it was named itself.
+///
+/// # Errors
+/// [`PoolError::Disk`] for a path that does not exist.
+pub fn candidates(machine: &Machine, paths: &[PathBuf]) -> Result<Vec<(PathBuf, bool)>, PoolError> {
+    candidates_if(machine, paths, false)
+}
+
+fn candidates_if(machine: &Machine, paths: &[PathBuf], skips_absent: bool) -> Result<Vec<(PathBuf, bool)>, PoolError> {
+    let mut named = Vec::new();
+    let mut inside = Vec::new();
+    for path in paths {
+        match machine.disks.scan(path) {
+            Ok(found) => inside.extend(found),
+            Err(DiskError::Open { errno, .. }) if errno == ENOENT && skips_absent => {}
+            Err(source @ DiskError::Open { errno: ENOENT, .. }) => {
+                return Err(PoolError::Disk { path: path.clone(), source });
+            }
+            // It is no directory, or cannot be opened, which is found when it is read.
+            Err(_) => named.push(path.clone()),
+        }
+    }
+    let all = named.into_iter().map(|path| (path, true)).chain(inside.into_iter().map(|path| (path, false)));
+    let mut seen = std::collections::BTreeSet::new();
+    Ok(all.filter(|(path, _)| seen.insert(path.clone())).collect())
+}
+
+/// As [`probe`]; `None` if there is no answer in this time.
+async fn probe_within(
+    machine: &Machine,
+    path: &Path,
+    patience: Option<Duration>,
+) -> Result<Option<Vec<Device>>, PoolError> {
+    let Some(patience) = patience else { return probe(machine, path).await.map(Some) };
+    let probed = async {
+        // To open a path may block, too.
+        let on = machine.clone();
+        let to_open = path.to_owned();
+        let opened = machine.tasks.run_blocking(move || on.disks.open(&to_open, Access::ReadOnly)).await;
+        let Ok(opened) = opened else { return Ok(None) };
+        let disk = opened.map_err(|source| PoolError::Disk { path: path.to_owned(), source })?;
+        devices_on(disk, path).await.map(Some)
+    };
+    match select(pin!(probed), pin!(machine.clock.sleep(patience))).await {
+        Either::Left((probed, _)) => probed,
+        Either::Right(_) => Ok(None),
+    }
+}
+
+/// "No such file or directory".
+const ENOENT: i32 = 2;
 
 /// Returns the devices at a path: the whole device, or its partitions.
 pub async fn probe(machine: &Machine, path: &Path) -> Result<Vec<Device>, PoolError> {
     let at = |source| PoolError::Disk { path: path.to_owned(), source };
-    let disk = machine.disks.open(path, Access::ReadOnly).map_err(at)?;
+    devices_on(machine.disks.open(path, Access::ReadOnly).map_err(at)?, path).await
+}
+
+/// Returns the devices on a disk that was opened.
+async fn devices_on(disk: Arc<dyn Disk>, path: &Path) -> Result<Vec<Device>, PoolError> {
     let mut out = Vec::new();
     if disk.geometry().size_bytes < weir_format::label::LABEL_BYTES * weir_format::label::LABELS as u64 {
         return Ok(out);

@@ -4,6 +4,8 @@
 //! (`…_min_asize`), `module/zfs/arc.c` (`l2arc_add_vdev`).
 
 use crate::config::{VdevConfig, VdevKind};
+use crate::scan::Device;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_format::label;
 
 /// Bytes of labels and boot area on a device.
@@ -29,6 +31,24 @@ pub fn of_child(parent: &VdevConfig, bytes: u64) -> u64 {
         }
         _ => bytes,
     }
+}
+
+/// The present leaves in service that are smaller than what is stored on them: their last two labels would overwrite allocated
+/// space (`vdev_open`).
+pub fn shrunk(tree: &VdevConfig, devices: &BTreeMap<u64, Device>) -> BTreeSet<u64> {
+    fn walk(vdev: &VdevConfig, min_bytes: u64, devices: &BTreeMap<u64, Device>, out: &mut BTreeSet<u64>) {
+        let device = devices.get(&vdev.guid).filter(|_| vdev.is_leaf() && !vdev.offline && !vdev.faulted);
+        if device.is_some_and(|device| of_leaf(usable_device(device.disk.geometry().size_bytes)) < min_bytes) {
+            out.insert(vdev.guid);
+        }
+        let each = of_child(vdev, min_bytes);
+        vdev.children.iter().for_each(|child| walk(child, each, devices, out));
+    }
+    let mut out = BTreeSet::new();
+    for top in tree.children.iter().filter(|top| top.is_concrete()) {
+        walk(top, of_top(top), devices, &mut out);
+    }
+    out
 }
 
 /// Number of children whose space a RAID-Z vdev has: one that an expansion adds counts when that has ended.
