@@ -30,6 +30,7 @@ mod locks;
 mod log;
 mod mount;
 mod mounts;
+mod open_elsewhere;
 mod options;
 mod places;
 mod plan;

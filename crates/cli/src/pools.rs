@@ -4,6 +4,7 @@
 use crate::admin::ServedPool;
 use crate::call::{Call, DIRS_VARIABLE, Input, PoolOwner, errln, is_hex_key};
 use crate::failure::Failure;
+use crate::open_elsewhere::OpenElsewhere;
 use crate::places;
 use crate::remote::RemoteProcess;
 use crate::stores::split_places;
@@ -12,7 +13,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use weir_engine::PoolSnapshotGuard;
 use weir_pool::assemble::state;
-use weir_pool::{OpenOptions, Pool, assemble, scan};
+use weir_pool::{OpenOptions, Pool};
 
 /// Folders and devices to scan: those given, else those of the environment, else the devices of the cache file and the
 /// block devices of this machine.
@@ -132,7 +133,7 @@ pub fn open_here(call: &Call, options: &OpenOptions, served_pool: Option<&Served
         return Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?)));
     };
     // Its own devices, wherever the command looks for other pools.
-    let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+    let options = OpenOptions { search: served_pool.device_paths(), ..options.clone() };
     Ok(PoolHandle::Open(Box::new(machine.block_on(served_pool.engine.synced().view(&options))?)))
 }
 
@@ -150,8 +151,11 @@ pub fn holder_of(call: &Call, search: &[PathBuf], pool: &str) -> Result<PoolOwne
     if let Some(served_pool) = call.served_pool(pool) {
         return Ok(PoolOwner::Ours(served_pool));
     }
-    let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, search))?);
+    let elsewhere = OpenElsewhere::in_places(call, search)?;
+    if let Some(server) = elsewhere.holder(pool) {
+        return Ok(PoolOwner::Theirs(server));
+    }
+    let assembly = elsewhere.others(call, search)?;
     let alive = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
     let mut named = alive.filter(|p| p.config.name == pool || p.config.guid.to_string() == pool);
     Ok(named.next().map_or(PoolOwner::Free, |found| call.holder_of(found)))
@@ -164,10 +168,11 @@ pub fn names(call: &Call, search: &[PathBuf]) -> Result<Vec<String>, Failure> {
 
 /// The same, and the pools with these names and GUIDs.
 pub fn names_with(call: &Call, search: &[PathBuf], more: Vec<(String, u64)>) -> Result<Vec<String>, Failure> {
-    let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, search))?);
+    let elsewhere = OpenElsewhere::in_places(call, search)?;
+    let assembly = elsewhere.others(call, search)?;
     let there = assembly.pools.values().filter(|p| p.config.state != state::DESTROYED);
     let mut named = more;
+    named.extend(elsewhere.pools().map(|pool| (pool.name.clone(), pool.guid)));
     named.extend(there.map(|p| (p.config.name.clone(), p.config.guid)));
     named.extend(call.served_pools().iter().map(|pool| (pool.engine.name(), pool.guid())));
     named.sort();

@@ -15,6 +15,7 @@
 use crate::admin::{self, ServedPool};
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
+use crate::open_elsewhere::OpenElsewhere;
 use crate::pools::{self, holder_of, keys_of, search};
 use crate::remote::RemoteProcess;
 use crate::zpool::opened::live;
@@ -23,7 +24,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_admin::{OpenPool, PoolQuery, Query, Refusal, RefusalKind, Row, Rows};
 use weir_dsl::MountedFileSystems;
-use weir_pool::{FoundPool, OpenOptions, Pool, assemble, scan};
+use weir_pool::{FoundPool, OpenOptions, Pool};
 
 /// Memory for the cache of a pool that is read by its GUID: only metadata is read.
 const ARC_BYTES: u64 = 64 << 20;
@@ -97,7 +98,7 @@ impl<'a> PoolReader<'a> {
     /// The pools that the daemon or this process has open.
     fn open_pools(&self) -> Result<Vec<OpenPool>, Failure> {
         let own = self.call.served_pools().into_iter();
-        let own = own.map(|pool| OpenPool { name: pool.engine.name(), guid: pool.guid() });
+        let own = own.map(|pool| pool.open_pool());
         Ok(self.pools_of_daemon()?.into_iter().chain(own).collect())
     }
 
@@ -106,12 +107,16 @@ impl<'a> PoolReader<'a> {
     /// # Errors
     /// If the places cannot be scanned, or the daemon does not answer. A pool that does not exist is not an error here.
     pub fn find(&self, named: &[String]) -> Result<FoundPools, Failure> {
-        let open = self.open_pools()?;
-        let machine = self.call.machine()?;
-        let mut assembly = assemble(machine.block_on(scan(machine, &self.search))?);
+        let elsewhere = OpenElsewhere::in_places(self.call, &self.search)?;
+        let mut open = self.open_pools()?;
+        open.extend(elsewhere.pools().cloned());
+        open.sort();
+        open.dedup_by_key(|pool| pool.guid);
+        let mut assembly = elsewhere.others(self.call, &self.search)?;
         // An open pool may have a temporary name, and another one in its labels.
         assembly.pools.retain(|guid, _| !open.iter().any(|pool| pool.guid == *guid));
-        let of = |pool: &FoundPool| OpenPool { name: pool.config.name.clone(), guid: pool.config.guid };
+        let of =
+            |pool: &FoundPool| OpenPool { name: pool.config.name.clone(), guid: pool.config.guid, devices: Vec::new() };
         let mut found = FoundPools::default();
         for name in named {
             if let Some(pool) = open.iter().find(|pool| is_called(pool, name)) {
@@ -138,12 +143,15 @@ impl<'a> PoolReader<'a> {
     /// # Errors
     /// If the places cannot be scanned, or the daemon does not answer.
     pub fn are_pools(&self, names: &[String]) -> Result<bool, Failure> {
-        let machine = self.call.machine()?;
-        let assembly = assemble(machine.block_on(scan(machine, &self.search))?);
-        let found = assembly.pools.values().map(|pool| (pool.config.name.clone(), pool.config.guid));
-        let mut all = self.open_pools()?;
-        all.extend(found.map(|(name, guid)| OpenPool { name, guid }));
-        Ok(names.iter().all(|name| all.iter().any(|pool| is_called(pool, name))))
+        let elsewhere = OpenElsewhere::in_places(self.call, &self.search)?;
+        let assembly = elsewhere.others(self.call, &self.search)?;
+        let mut open = self.open_pools()?;
+        open.extend(elsewhere.pools().cloned());
+        let is_found = |name: &str| {
+            let mut found = assembly.pools.values();
+            found.any(|pool| pool.config.name == name || pool.config.guid.to_string() == name)
+        };
+        Ok(names.iter().all(|name| is_found(name) || open.iter().any(|pool| is_called(pool, name))))
     }
 
     /// Runs a query on the pool of that name or GUID, and gives each row to `each`.
@@ -231,7 +239,7 @@ pub fn run_here(
         match served_pool {
             Some(served_pool) => {
                 // Its own devices, wherever the command looks for other pools.
-                let options = OpenOptions { search: served_pool.paths(), ..options.clone() };
+                let options = OpenOptions { search: served_pool.device_paths(), ..options.clone() };
                 query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
             }
             None => match Pool::open(machine, options).await {

@@ -11,6 +11,7 @@ use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
 use crate::limits::Limits;
 use crate::locks::{Locks, lock};
+use crate::open_elsewhere::OpenElsewhere;
 use crate::pools::readers_daemon_for;
 use crate::reading::is_called;
 use crate::turn::in_turn_of;
@@ -164,8 +165,11 @@ impl WritablePool {
         if let Some(served_pool) = call.served_pool(&intent.pool) {
             return Ok(PoolOwner::Ours(served_pool));
         }
-        let machine = call.machine()?;
-        let assembly = assemble(machine.block_on(scan(machine, &intent.search))?);
+        let elsewhere = OpenElsewhere::in_places(call, &intent.search)?;
+        if let Some(server) = elsewhere.holder(&intent.pool).filter(|_| !call.has_begun()) {
+            return Ok(PoolOwner::Theirs(server));
+        }
+        let assembly = elsewhere.others(call, &intent.search)?;
         let found = find(assembly.pools.values(), &intent.pool, false);
         Ok(found.map_or(PoolOwner::Free, |found| call.owner_of(found)))
     }

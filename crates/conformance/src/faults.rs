@@ -151,6 +151,7 @@ pub fn run(report: &mut Report) -> Result<(), JudgeError> {
     weir()?;
     let cases = [
         ("B1: a side of a mirror whose writes hang", hanging()),
+        ("a side of a mirror whose reads hang", hanging_reads()),
         ("a side of a mirror that is slow", slow()),
         ("a side of a mirror whose reads fail", failing_reads()),
         ("B3: no room below the pool", without_room()),
@@ -209,6 +210,38 @@ fn hanging() -> Result<Vec<String>, JudgeError> {
     Ok(case.differences)
 }
 
+/// One side of a mirror answers no read: the state is shown at all times, and the other side has what is read.
+fn hanging_reads() -> Result<Vec<String>, JudgeError> {
+    let disks = FaultFs::new(2, DEVICE_BYTES)?;
+    let mut case = Case::of(&disks);
+    case.create_mirror()?;
+    let server = case.serve()?;
+    case.demand(&["zfs", "create", &format!("{POOL}/before")], DONE_WITHIN)?;
+    disks.set_reads(1, FaultAnswer::Hang);
+    disks.set_writes(1, FaultAnswer::Hang);
+    // Both before and after the device is taken out of service.
+    let names = case.demand(&["zfs", "list", "-H", "-o", "name"], SHOWN_WITHIN)?;
+    case.contains("zfs list", &names, &["faulty/before"]);
+    case.demand(&["zfs", "create", &format!("{POOL}/during")], DONE_WITHIN)?;
+    let text = case.status_until("external device fault")?;
+    case.contains("zpool status", &text, &["state: DEGRADED", "FAULTED"]);
+    let text = case.demand(&["zpool", "list", "-v"], SHOWN_WITHIN)?;
+    case.contains("zpool list", &text, &["DEGRADED", "FAULTED"]);
+    let names = case.demand(&["zfs", "list", "-H", "-o", "name", POOL, &format!("{POOL}/during")], SHOWN_WITHIN)?;
+    case.contains("zfs list", &names, &["faulty/during"]);
+    case.demand(&["zpool", "get", "health", POOL], SHOWN_WITHIN)?;
+    if disks.lift(1) == 0 {
+        case.differences.push("no operation was hanging".to_string());
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
+    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
+    case.is_healthy()?;
+    server.stop()?;
+    case.has_no_leaks()?;
+    Ok(case.differences)
+}
+
 /// Words of the line of a device in `zpool status -s`.
 fn words_of<'a>(status: &'a str, device: &str) -> Vec<&'a str> {
     let lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
@@ -221,7 +254,6 @@ fn slow() -> Result<Vec<String>, JudgeError> {
     let mut case = Case::of(&disks);
     let [first, second] = case.create_mirror()?;
     let server = case.serve()?;
-    // Not reads: each command looks for pools on the devices before it asks the server.
     disks.set_writes(1, FaultAnswer::Delay(SLOW_TIME));
     disks.set_flushes(1, FaultAnswer::Delay(SLOW_TIME));
     case.demand(&["zfs", "create", &format!("{POOL}/during")], DONE_WITHIN)?;

@@ -105,6 +105,9 @@ pub struct OpenPool {
     pub name: String,
     /// GUID of the pool.
     pub guid: u64,
+    /// Paths of its devices.
+    #[serde(default)]
+    pub devices: Vec<String>,
 }
 
 /// Why bytes are no rows.

@@ -6,11 +6,13 @@ use crate::canceling::{Interrupts, ShownProgress, can_be_canceled};
 use crate::failure::Failure;
 use crate::locks::described;
 use crate::remote::RemoteProcess;
+use futures_util::future::{Either, select};
 use std::io::{self, ErrorKind};
 use std::pin::pin;
+use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use weir_admin::{Answer, Command, Outcome, Query, Refusal, RefusalKind, Row, RowDecoder};
+use weir_admin::{Answer, Command, OpenPool, Outcome, Query, Refusal, RefusalKind, Row, RowDecoder};
 use weir_daemon::admin::Frame;
 
 /// Runs a command in another process and returns its exit code.
@@ -101,30 +103,63 @@ pub fn query(
     each: &mut dyn FnMut(Row),
 ) -> Result<Result<(), Refusal>, Failure> {
     let mut begun = false;
-    let exchange = async {
-        let mut stream = connect(remote).await?;
-        write_frame(&mut stream, &Frame::Query(query.to_json().map_err(io::Error::other)?)).await?;
-        let mut rows = RowDecoder::default();
-        loop {
-            match read_frame(&mut stream).await? {
-                Frame::Begun => begun = true,
-                Frame::Part(piece) => {
-                    rows.push(&piece).map_err(io::Error::other)?.into_iter().for_each(&mut *each);
-                    call.wait_for_output().await;
-                    if call.is_gone() {
-                        let why = "the output has no reader";
-                        return Ok(Answer::Refused(Refusal::new(RefusalKind::Stopped, why)));
-                    }
-                }
-                Frame::Answer(json) => return Answer::from_json(&json).map_err(io::Error::other),
-                // A process that does not know the message says so.
-                Frame::Err(line) => return Err(io::Error::other(String::from_utf8_lossy(&line).trim().to_owned())),
-                _ => return Err(io::Error::from(ErrorKind::InvalidData)),
-            }
-        }
-    };
+    let exchange = exchange(call, remote, query, each, &mut begun);
     let answer = call.machine()?.block_on(exchange).map_err(|error| unanswered(remote, begun, &error))?;
     Ok(Result::from(answer).map(|_| ()))
+}
+
+/// The pools that another process has open; `None` if it does not say so in this time.
+///
+/// # Errors
+/// If there is no machine.
+pub fn open_pools(call: &Call, remote: &RemoteProcess, within: Duration) -> Result<Option<Vec<OpenPool>>, Failure> {
+    let mut pools = Vec::new();
+    let mut take = |row| {
+        if let Row::Pool(pool) = row {
+            pools.push(pool);
+        }
+    };
+    let mut begun = false;
+    let machine = call.machine()?;
+    let is_answered = {
+        let exchange = pin!(exchange(call, remote, &Query::Pools, &mut take, &mut begun));
+        let end = pin!(machine.clock.sleep(within));
+        match machine.block_on(select(exchange, end)) {
+            Either::Left((Ok(answer), _)) => Result::from(answer).is_ok(),
+            _ => false,
+        }
+    };
+    Ok(is_answered.then_some(pools))
+}
+
+/// Sends a query, and gives each row to `each`. Sets `begun` when the process has begun with it.
+async fn exchange(
+    call: &Call,
+    remote: &RemoteProcess,
+    query: &Query,
+    each: &mut dyn FnMut(Row),
+    begun: &mut bool,
+) -> io::Result<Answer> {
+    let mut stream = connect(remote).await?;
+    write_frame(&mut stream, &Frame::Query(query.to_json().map_err(io::Error::other)?)).await?;
+    let mut rows = RowDecoder::default();
+    loop {
+        match read_frame(&mut stream).await? {
+            Frame::Begun => *begun = true,
+            Frame::Part(piece) => {
+                rows.push(&piece).map_err(io::Error::other)?.into_iter().for_each(&mut *each);
+                call.wait_for_output().await;
+                if call.is_gone() {
+                    let why = "the output has no reader";
+                    return Ok(Answer::Refused(Refusal::new(RefusalKind::Stopped, why)));
+                }
+            }
+            Frame::Answer(json) => return Answer::from_json(&json).map_err(io::Error::other),
+            // A process that does not know the message says so.
+            Frame::Err(line) => return Err(io::Error::other(String::from_utf8_lossy(&line).trim().to_owned())),
+            _ => return Err(io::Error::from(ErrorKind::InvalidData)),
+        }
+    }
 }
 
 /// Sends a command to another process, which carries it out. Returns the answer, and prints nothing.

@@ -11,7 +11,7 @@ use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
-use weir_admin::{Answer, OpenPool, Outcome, PoolQuery, Query, Refusal, RefusalKind, Row, RowReceiver, Rows};
+use weir_admin::{Answer, Outcome, PoolQuery, Query, Refusal, RefusalKind, Row, RowReceiver, Rows};
 use weir_daemon::admin::{Frame, MAX_BYTES};
 use weir_engine::Engine;
 use weir_pool::OpenOptions;
@@ -85,7 +85,7 @@ async fn carry_out(process: &PoolProcess, json: &[u8], mut rows: Rows) -> Result
     match Query::from_json(json).map_err(not_known)? {
         Query::Pools => {
             for pool in process.all() {
-                rows.add(Row::Pool(OpenPool { name: pool.engine.name(), guid: pool.guid() })).await?;
+                rows.add(Row::Pool(pool.open_pool())).await?;
             }
             Ok(())
         }
@@ -104,7 +104,7 @@ async fn carry_out(process: &PoolProcess, json: &[u8], mut rows: Rows) -> Result
         }
         Query::Pool { name, query } => {
             let served_pool = served_pool(process, &name)?;
-            let options = OpenOptions::new(served_pool.paths(), name.as_str());
+            let options = OpenOptions::new(served_pool.device_paths(), name.as_str());
             query.run_open(&served_pool.engine, &options, &served_pool.mounts.mounted(), rows).await
         }
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use weir_admin::{Host, MountEffect, Refusal};
+use weir_admin::{Host, MountEffect, OpenPool, Refusal};
 use weir_analytics::{ConnectionFacts, LinkFacts, Sample};
 use weir_daemon::{Exports, Service};
 use weir_engine::resilver::ResilverWatch;
@@ -227,13 +227,24 @@ impl ServedPool {
         self.added().clear();
     }
 
-    /// Paths of the pool's devices that exist.
+    /// Paths of the pool's devices that exist. It blocks as long as the file system of one does not answer.
     pub fn paths(&self) -> Vec<PathBuf> {
+        self.device_paths().into_iter().filter(|path| may_exist(path)).collect()
+    }
+
+    /// Paths of the pool's devices, also of those that do not exist. Nothing is asked for them.
+    pub fn device_paths(&self) -> Vec<PathBuf> {
         let config = self.engine.shown().config;
         let tree = VdevConfig::parse(&config.root);
         let leaves = tree.iter().flat_map(|tree| tree.leaves()).filter_map(|leaf| leaf.path.as_deref());
         let aux = config.aux.spares.iter().chain(&config.aux.caches).filter_map(|vdev| vdev.get_str("path"));
-        leaves.chain(aux).map(PathBuf::from).filter(|path| may_exist(path)).collect()
+        leaves.chain(aux).map(PathBuf::from).collect()
+    }
+
+    /// Name, GUID and devices of the pool, as other processes see them.
+    pub fn open_pool(&self) -> OpenPool {
+        let devices = self.device_paths().iter().map(|path| path.display().to_string()).collect();
+        OpenPool { name: self.engine.name(), guid: self.guid(), devices }
     }
 
     /// Sets the exports that [`ServedPool::renew`] updates. Only the first call has an effect.

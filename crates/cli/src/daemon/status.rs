@@ -229,7 +229,7 @@ fn unopened(guid: u64, health: &str, reason: String) -> Value {
 
 fn pool_object(call: &Call, daemon: &Daemon, pool: &ServedPool) -> Result<Map<String, Value>, Failure> {
     let machine = call.machine()?;
-    let options = OpenOptions::new(pool.paths(), pool.guid().to_string());
+    let options = OpenOptions::new(pool.device_paths(), pool.guid().to_string());
     let viewed = machine.block_on(async { pool.engine.synced().view(&options).await.map(|view| view.health()) });
     // Without any device, there is nothing to view.
     let health = viewed.unwrap_or_else(|_| VdevState::Unavail.to_string());

@@ -166,7 +166,7 @@ pub fn run(call: &Call, args: &WhatIfArgs) -> Result<u8, Failure> {
 /// The vdevs of a pool that another process has open.
 fn vdevs(call: &Call, name: &str, guid: &str, remote: &RemoteProcess) -> Result<Vec<VdevSpaceRow>, Failure> {
     let closed = || Failure::failed(format!("weir what-if: cannot open '{name}': no such pool"));
-    let pool = OpenPool { name: name.to_owned(), guid: guid.parse().map_err(|_| closed())? };
+    let pool = OpenPool { name: name.to_owned(), guid: guid.parse().map_err(|_| closed())?, devices: Vec::new() };
     let query = PoolPropertiesQuery { properties: Some(Vec::new()), altroot: None, vdevs: true };
     let mut rows = Vec::new();
     let mut take = |row| {

@@ -47,7 +47,7 @@ impl PoolHolder {
         match self {
             PoolHolder::Own => {
                 let own = call.served_pools().into_iter();
-                pools.extend(own.map(|pool| OpenPool { name: pool.engine.name(), guid: pool.guid() }));
+                pools.extend(own.map(|pool| pool.open_pool()));
             }
             PoolHolder::Other(remote) => {
                 let mut take = |row| {

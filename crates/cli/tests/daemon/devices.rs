@@ -143,3 +143,24 @@ fn a_trim_goes_on_at_the_next_import() {
     let shown = site.ok("zpool status -t p");
     assert_eq!(shown.matches("100% trimmed, completed").count(), 2, "{shown}");
 }
+
+/// A disk that is dying may be there and refuse to be opened; so does a socket (ENXIO).
+#[test]
+fn a_device_that_cannot_be_opened_hides_neither_its_pool_nor_others() {
+    let site = Site::new(3);
+    let killed = site.start();
+    site.ok("zpool create p mirror d0 d1");
+    site.ok("zpool create other d2");
+    site.ok("zfs create p/a");
+    std::fs::rename(site.path("d0"), site.path("away")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(site.path("d0")).unwrap();
+    for line in ["zpool status p", "zpool list", "zfs list p/a", "zpool status other", "zpool status -x"] {
+        site.ok(line);
+    }
+    drop(killed);
+    let _running = site.start();
+    site.wait_until("the pools are served", || site.command("zfs list p/a other").output().unwrap().status.success());
+    assert!(site.ok("zpool status p").contains("state: DEGRADED"));
+    assert_eq!((site.device_state("d1"), site.device_state("d2")), ("ONLINE".into(), "absent".into()));
+    site.ok("zfs create p/b");
+}

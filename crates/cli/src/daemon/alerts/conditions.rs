@@ -129,7 +129,7 @@ async fn of_pool(
 ) -> Result<(), String> {
     let failed = |error: weir_pool::PoolError| error.to_string();
     let rq = &Request::internal("alerts");
-    let options = OpenOptions::new(served.paths(), served.guid().to_string());
+    let options = OpenOptions::new(served.device_paths(), served.guid().to_string());
     let view = served.engine.synced().view(&options).await.map_err(failed)?;
     let pool: &Pool = &view;
     let name = pool.name().to_owned();
