@@ -67,6 +67,15 @@ impl CachePlace {
         }
     }
 
+    /// The place as the property's value.
+    pub fn value(&self) -> String {
+        match self {
+            CachePlace::Usual => String::new(),
+            CachePlace::None => "none".to_owned(),
+            CachePlace::File(path) => path.display().to_string(),
+        }
+    }
+
     /// The cache file, if there is one.
     pub fn file(&self) -> Option<CacheFile> {
         match self {
@@ -322,6 +331,7 @@ mod tests {
     #[test]
     fn the_property_names_a_file_or_none() {
         assert_eq!(CachePlace::parse("none"), Ok(CachePlace::None));
+        assert!(["none", "", "/a/b"].iter().all(|text| CachePlace::parse(text).unwrap().value() == *text));
         assert_eq!(CachePlace::parse(""), Ok(CachePlace::Usual));
         assert_eq!(CachePlace::parse("/a/b"), Ok(CachePlace::File("/a/b".into())));
         assert!(CachePlace::parse("b").is_err() && CachePlace::parse("/a/").is_err());

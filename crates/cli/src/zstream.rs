@@ -1,14 +1,19 @@
-//! `weir zstream dump FILE`: shows the records of a send stream of any length; `redup` converts a deduplicated one. One record is
-//! in memory at a time.
+//! `weir zstream dump FILE`: shows the records of a send stream of any length; `redup` converts a deduplicated one, `token` shows
+//! a resume token. One record is in memory at a time.
 
 mod redup;
+mod text;
 
+pub use text::token_text;
+
+use crate::args::CommandLine;
 use crate::failure::Failure;
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::io::Read;
-use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, StreamDecoder, StreamItem};
-use weir_format::{Endian, NvList};
+use weir_dsl::ResumeState;
+use weir_format::Endian;
+use weir_format::stream::{MAX_PAYLOAD, RECORD_BYTES, Record, StreamDecoder, StreamItem};
 use weir_send::RunningFletcher4;
 
 /// Examine and convert send streams.
@@ -23,6 +28,16 @@ pub struct ZstreamArgs {
 enum ZstreamCommand {
     Dump(DumpArgs),
     Redup(redup::RedupArgs),
+    Token(TokenArgs),
+}
+
+/// Show what a token of an interrupted receive says.
+#[derive(Debug, Parser)]
+#[command(name = "zstream token", override_usage = "zstream token RESUME_TOKEN")]
+struct TokenArgs {
+    /// Token: the property receive_resume_token of a dataset
+    #[arg(value_name = "RESUME_TOKEN")]
+    token: Option<String>,
 }
 
 /// Show the records of a send stream.
@@ -104,6 +119,7 @@ pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
     let args = match &args.command {
         ZstreamCommand::Dump(args) => args,
         ZstreamCommand::Redup(args) => return redup::run(args),
+        ZstreamCommand::Token(args) => return token(args),
     };
     let name = args.files.first().map_or("standard input".into(), |file| file.to_string_lossy());
     let failed = |e: &dyn std::fmt::Display| Failure::failed(format!("{name}: {e}"));
@@ -133,13 +149,21 @@ pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
         }
         payload += item.payload.len() as u64;
         match &item.record {
-            Record::Begin(begin) => print!("{}", begin_text(begin, item.payload)),
-            Record::End { checksum: [a, b, c, d], .. } => println!("END checksum = {a:x}/{b:x}/{c:x}/{d:x}"),
-            other if args.verbose => println!("{other:?}"),
+            Record::Begin(begin) => println!("{}", text::begin_text(begin, item.payload)),
+            end @ Record::End { .. } => println!("{}", text::record_text(end, 0)),
+            other if args.verbose => println!("{}", text::record_text(other, item.payload.len())),
             _ => {}
         }
     }
     summarize(&counts, payload);
+    Ok(0)
+}
+
+/// Runs `zstream token`. The lines are those of the list in the token, as OpenZFS prints it.
+fn token(args: &TokenArgs) -> Result<u8, Failure> {
+    let token = args.token.as_deref().ok_or_else(|| TokenArgs::misused("missing resume token"))?;
+    let state = ResumeState::from_token(token).map_err(|why| Failure::failed(format!("zstream token: {why}")))?;
+    print!("{}", text::token_text(&state));
     Ok(0)
 }
 
@@ -164,34 +188,10 @@ fn summarize(counts: &[(u64, u64)], payload: u64) {
     println!("\tTotal stream length = {} ({:#x})", payload + overhead, payload + overhead);
 }
 
-fn begin_text(begin: &Begin, payload: &[u8]) -> String {
-    let mut out = format!(
-        "BEGIN record\n\thdrtype = {}\n\tfeatures = {:x}\n\tmagic = {:x}\n\tcreation_time = {:x}\n\ttype = {}\n\
-         \tflags = 0x{:x}\n\ttoguid = {:x}\n\tfromguid = {:x}\n\ttoname = {}\n\tpayloadlen = {}\n",
-        begin.header_type,
-        begin.features,
-        Begin::MAGIC,
-        begin.creation_time_s,
-        begin.objset_type,
-        begin.flags,
-        begin.to_guid,
-        begin.from_guid,
-        String::from_utf8_lossy(&begin.to_name),
-        begin.payload_len,
-    );
-    if !payload.is_empty() {
-        match NvList::decode(payload) {
-            Ok(list) => out.push_str(&list.to_text(4)),
-            Err(error) => out.push_str(&format!("failed to unpack DRR_BEGIN nvlist: {error}\n")),
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_format::stream::WriteRecord;
+    use weir_format::stream::{Begin, WriteRecord};
 
     /// Gives a stream's bytes bit by bit.
     struct Trickle<I>(I, Vec<u8>);

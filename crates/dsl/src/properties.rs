@@ -96,7 +96,8 @@ impl Dsl {
             let since = if since.contains('@') { since.to_owned() } else { format!("{head}@{since}") };
             let since = self.find(rq, &since).await?;
             let value = Value::Number(crate::space::written_since(self, rq, dataset, &since).await?);
-            return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::None, received: None }));
+            // OpenZFS's source of these is local, and scripts select by it.
+            return Ok(Some(Property { name: name.to_owned(), value, source: props::Source::Local, received: None }));
         }
         let gathered = self.gather(rq, dataset, pool).await?;
         Ok(props::resolve_one(&gathered.facts(dataset, pool), name))

@@ -95,7 +95,7 @@ impl CacheDevices<'_> {
         if self.engine.shown().config.aux.cache(guid).is_none() {
             return Ok(false);
         }
-        if mode == OfflineMode::Faulted {
+        if matches!(mode, OfflineMode::Faulted | OfflineMode::FaultedTemporarily) {
             return Err(refused("a cache device cannot be faulted: take it offline, or remove it"));
         }
         let _was_in_service = self.engine.cache.l2arc().remove(guid).await;

@@ -10,7 +10,8 @@
 //! A part that is being filled or discarded cannot be allocated, so a pass never touches a block. The offset lags behind what was done: a
 //! part may be filled or discarded twice, which does no harm.
 //!
-//! A pass over a device that goes out of service ends, stays ACTIVE, and goes on with the next import. dRAID vdevs are
+//! A pass over a device that goes out of service ends, stays ACTIVE, and goes on with the next import; the pass over one that
+//! `zpool offline -f` faults, or whose vdev is removed, is canceled. dRAID vdevs are
 //! refused, because a range of them does not lie on all devices.
 //!
 //! Source: OpenZFS `module/zfs/vdev_initialize.c`, `module/zfs/vdev_trim.c`.
@@ -141,6 +142,24 @@ impl InitializeTrim<'_> {
         Ok(())
     }
 
+    /// Cancels the passes in progress over these leaves, and waits until they have ended: the leaves leave the pool, or are
+    /// faulted.
+    ///
+    /// # Errors
+    /// If the pool is closed.
+    pub(crate) async fn cancel_of(&self, leaves: &[u64]) -> Result<(), PoolError> {
+        for (kind, leaf) in LeafActivity::ALL.into_iter().flat_map(|kind| leaves.iter().map(move |leaf| (kind, *leaf)))
+        {
+            let running = self.engine.leaf_activities.lock().running.get(&(kind, leaf)).cloned();
+            if let Some(running) = running {
+                running.0.store(IS_CANCELED, Ordering::Release);
+                self.wait(kind, &[leaf]).await?;
+                debug_assert!(!self.running(kind).contains(&leaf), "a canceled pass has ended");
+            }
+        }
+        Ok(())
+    }
+
     /// Suspends or cancels the passes over these leaves, also those that were suspended before. Returns after they have
     /// ended.
     ///
@@ -224,6 +243,9 @@ pub async fn start(engine: &Arc<Engine>, kind: LeafActivity, leaves: &[u64], rat
         }
         if top.raidz_expanding {
             return Err(refused("raidz expansion in progress"));
+        }
+        if top.removing {
+            return Err(refused("the vdev is being removed"));
         }
         if !engine.cache.blocks().tree().leaf(*leaf).is_ok_and(|leaf| leaf.is_in_service()) {
             return Err(refused("the device is not in service"));
@@ -340,7 +362,8 @@ fn spawn(engine: &Arc<Engine>, mut work: Work) {
         let ended = pass(&engine, &mut work).await;
         let state = match (&ended, work.running.0.load(Ordering::Acquire)) {
             (Ok(Ended::Complete), _) => Some(LeafActivityState::Complete),
-            (Ok(Ended::Stopped), IS_CANCELED) => Some(LeafActivityState::Canceled),
+            // One over a device that was faulted meanwhile fails, and is canceled.
+            (Ok(Ended::Stopped) | Err(_), IS_CANCELED) => Some(LeafActivityState::Canceled),
             (Ok(Ended::Stopped), _) => Some(LeafActivityState::Suspended),
             (Ok(Ended::Closed) | Err(_), _) => None,
         };

@@ -214,6 +214,8 @@ pub struct Engine {
     pub(crate) multihost: multihost::Multihost,
     /// Directory below which the file systems are mounted, until the pool is closed (property `altroot`).
     altroot: OnceLock<String>,
+    /// The property `cachefile`, which the pool does not store; empty for the usual cache file.
+    cachefile: Mutex<String>,
     /// The device that the pool waits for, if one hangs.
     waits_for: Mutex<Option<Arc<str>>, { order::WAITS_FOR }>,
     /// GUIDs of the leaves that are offline until the next import.
@@ -313,6 +315,7 @@ impl Engine {
             is_supervised: AtomicBool::new(false),
             multihost: multihost::Multihost::default(),
             altroot: OnceLock::new(),
+            cachefile: Mutex::default(),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
             leaf_activities: Mutex::default(),

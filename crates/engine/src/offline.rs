@@ -38,6 +38,8 @@ pub enum OfflineMode {
     Temporary,
     /// As a faulted device, until `zpool clear` (`-f`).
     Faulted,
+    /// As a faulted device, until `zpool clear` or the next import (`-f -t`).
+    FaultedTemporarily,
 }
 
 fn refused(what: impl Into<String>) -> PoolError {
@@ -76,12 +78,20 @@ impl Vdevs<'_> {
             invariant!(!leaf.is_in_service(), "a device that is offline is in service");
         }
         self.engine.devices().set_temporarily_offline(guid, mode == OfflineMode::Temporary);
+        if matches!(mode, OfflineMode::Faulted | OfflineMode::FaultedTemporarily) {
+            self.engine.initialize_trim().cancel_of(&[guid]).await?;
+        }
         match mode {
             OfflineMode::Kept => self.set_offline(guid, true).await,
             OfflineMode::Temporary => self.engine.sync().await,
             OfflineMode::Faulted => {
                 let faulted = BTreeMap::from([(guid, LeafCondition::Faulted)]);
                 self.engine.devices().set_conditions(faulted).await
+            }
+            // The configuration does not have it: the next import finds a device that lacks some txgs.
+            OfflineMode::FaultedTemporarily => {
+                self.engine.devices().post_fault(guid);
+                self.engine.sync().await
             }
         }
     }
@@ -104,11 +114,13 @@ impl Vdevs<'_> {
     async fn online_alone(&self, guid: u64) -> Result<(), PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         let (_, top, config) = self.config_of(guid)?;
-        if config.faulted {
+        let tree = self.engine.cache.blocks().tree();
+        let is_out = tree.health().iter().any(|leaf| leaf.guid == guid && leaf.faulted);
+        if config.faulted || is_out && !self.engine.devices().offline().contains(&guid) {
             return Err(refused("the device is faulted: 'zpool clear' puts it back into service"));
         }
         let name = config.name();
-        let leaf = self.engine.cache.blocks().tree().leaf(guid);
+        let leaf = tree.leaf(guid);
         let leaf = leaf.map_err(|_| refused("no such device in pool"))?;
         match leaf.put_back() {
             Ok(()) => {}

@@ -65,6 +65,15 @@ pub enum PoolProperty {
 }
 
 impl PropertyChanges<'_> {
+    /// Sets the value that is shown as the property `cachefile` until the pool is closed; empty for the usual cache file.
+    pub fn show_cachefile(&self, value: &str) {
+        debug_assert!(
+            value.is_empty() || value == "none" || value.starts_with('/'),
+            "a cache file has an absolute path"
+        );
+        value.clone_into(&mut self.engine.cachefile.lock());
+    }
+
     /// Sets or inherits properties atomically, and applies them to open datasets.
     ///
     /// # Errors

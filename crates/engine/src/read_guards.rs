@@ -152,6 +152,7 @@ impl Synced<'_> {
             aux: assembly.aux,
             warnings: Vec::new(),
             altroot: self.engine.facts().altroot,
+            cachefile: self.engine.cachefile.lock().clone(),
             dsl,
             loaded,
             wrapping,

@@ -286,6 +286,16 @@ impl Devices<'_> {
         out
     }
 
+    /// Posts that a leaf is faulted, which the configuration does not keep.
+    pub(crate) fn post_fault(&self, leaf: u64) {
+        let was = self.conditions().get(&leaf).copied().unwrap_or(LeafCondition::Healthy).state();
+        let is = LeafCondition::Faulted.state();
+        debug_assert!(self.engine.cache.blocks().tree().leaf(leaf).is_ok_and(|leaf| !leaf.is_in_service()));
+        if was != is {
+            self.engine.events.post_state_change(leaf, was, is);
+        }
+    }
+
     /// Records conditions of leaves in the configuration and the labels, and posts the changes of their states.
     pub(crate) async fn set_conditions(&self, leaves: BTreeMap<u64, LeafCondition>) -> Result<(), PoolError> {
         let before = self.conditions();

@@ -2,7 +2,6 @@
 //!
 //! The pool has for each dedup table a histogram of its entries by number of references. Entries in a table's log are
 //! in no histogram and are counted from the log. The block reference table of each vdev has the sums for cloned blocks.
-//! reference table.
 //!
 //! Source: OpenZFS `module/zfs/ddt_stats.c`, `ddt_log.c` (`ddt_log_load_one`), `brt.c` (`brt_get_used`).
 
@@ -129,15 +128,10 @@ pub async fn shared(rq: &Request, mos: &Mos, tops: &[VdevConfig]) -> Result<Shar
     Ok(out)
 }
 
-/// Adds the tables of a directory: those of old pools are in the MOS directory, the others in one directory per
-/// checksum.
-async fn tables(
-    rq: &Request,
-    mos: &Mos,
-    directory: ObjectId,
-    tops: &[VdevConfig],
-    out: &mut Contents,
-) -> Result<(), ObjectError> {
+/// Name and object of each table and log in a directory: those of old pools are in the MOS directory, the others in one
+/// directory per checksum.
+async fn table_objects(rq: &Request, mos: &Mos, directory: ObjectId) -> Result<Vec<(String, ObjectId)>, ObjectError> {
+    let mut out = Vec::new();
     let mut to_read = vec![directory];
     let mut trail = CycleGuard::default();
     while let Some(id) = to_read.pop() {
@@ -146,22 +140,76 @@ async fn tables(
             if !name.starts_with(TABLES) || name == names::DDT_STATS {
                 continue;
             }
-            let is_log = name.starts_with("DDT-log-");
-            if id == directory && !is_log && !name.contains("-zap-") {
-                to_read.push(ObjectId(object));
-                continue;
-            }
-            let table = mos.set.object(rq, ObjectId(object)).await?;
-            // As `stat` shows it: whole sectors of 512 bytes.
-            let disk_bytes = table.dnode.used_bytes().next_multiple_of(512);
-            out.shared.tables = out.shared.tables.saturating_add(disk_bytes);
-            out.tables.memory_bytes = out.tables.memory_bytes.saturating_add(memory_bytes(&table));
-            if is_log {
-                log(rq, mos, ObjectId(object), tops, out).await?;
+            match id == directory && !is_log(&name) && !name.contains("-zap-") {
+                true => to_read.push(ObjectId(object)),
+                false => out.push((name, ObjectId(object))),
             }
         }
     }
+    Ok(out)
+}
+
+fn is_log(table: &str) -> bool {
+    table.starts_with("DDT-log-")
+}
+
+/// Adds the tables of a directory.
+async fn tables(
+    rq: &Request,
+    mos: &Mos,
+    directory: ObjectId,
+    tops: &[VdevConfig],
+    out: &mut Contents,
+) -> Result<(), ObjectError> {
+    for (name, object) in table_objects(rq, mos, directory).await? {
+        let table = mos.set.object(rq, object).await?;
+        out.shared.tables = out.shared.tables.saturating_add(disk_bytes(&table));
+        out.tables.memory_bytes = out.tables.memory_bytes.saturating_add(memory_bytes(&table));
+        if is_log(&name) {
+            log(rq, mos, object, tops, out).await?;
+        }
+    }
     Ok(())
+}
+
+/// A dedup table or the log of one (`zdb -D`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DedupTable {
+    /// Name, for example `DDT-sha256-zap-unique`.
+    pub name: String,
+    /// Number of entries.
+    pub entries: u64,
+    /// Bytes that it takes on the devices.
+    pub disk_bytes: u64,
+    /// Bytes of its blocks in memory, if all were cached.
+    pub memory_bytes: u64,
+}
+
+/// Lists the dedup tables of a pool, and their logs.
+///
+/// # Errors
+/// Errors of reading the MOS.
+pub async fn table_list(rq: &Request, mos: &Mos) -> Result<Vec<DedupTable>, ObjectError> {
+    let mut out = Vec::new();
+    for (name, id) in table_objects(rq, mos, ObjectId(names::DIRECTORY_OBJECT)).await? {
+        let object = mos.set.object(rq, id).await?;
+        let (disk_bytes, memory_bytes) = (disk_bytes(&object), memory_bytes(&object));
+        let entries = match is_log(&name) {
+            true => ddt_brt_reader::dedup_log(rq, &mos.set, id).await?.1.len() as u64,
+            false => match zap::Zap::of(rq, &mos.set, object).await?.layout()? {
+                zap::ZapLayout::Micro { entries, .. } => entries as u64,
+                zap::ZapLayout::Fat(header) => header.entries,
+            },
+        };
+        out.push(DedupTable { name, entries, disk_bytes, memory_bytes });
+    }
+    out.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(out)
+}
+
+/// Bytes that an object takes on the devices, as `stat` shows them: whole sectors of 512 bytes.
+fn disk_bytes(object: &Object) -> u64 {
+    object.dnode.used_bytes().next_multiple_of(512)
 }
 
 /// Bytes of the blocks of an object that are no holes.

@@ -2,7 +2,6 @@
 //!
 //! Each part of a label has its own checksum, salted with its position: the configuration and every uberblock slot. One
 //! good label is enough. A ring without a readable configuration is read with every possible slot size.
-//! that there is.
 
 use std::sync::Arc;
 use thiserror::Error;
@@ -133,6 +132,15 @@ pub async fn read(disk: &Arc<dyn Disk>) -> Labels {
 
 fn ashift_of(config: &NvList) -> Option<u64> {
     config.get_list("vdev_tree")?.get_u64("ashift")
+}
+
+/// The configuration of a label whether or not its checksum is right, for programs that examine damage; `None` if it cannot be
+/// read or decoded.
+pub async fn unverified_config(disk: &Arc<dyn Disk>, index: usize) -> Option<NvList> {
+    debug_assert!(index < label::LABELS, "a device has {} labels", label::LABELS);
+    let at = label::label_offset(index, disk.geometry().size_bytes)?;
+    let buf = disk.read(at, label::LABEL_BYTES as usize).await.ok()?;
+    label::decode_config(buf.as_ref().get(label::CONFIG)?).ok()
 }
 
 fn config(at: u64, bytes: &[u8]) -> Result<NvList, LabelFault> {

@@ -134,6 +134,8 @@ pub struct Pool {
     pub warnings: Vec<String>,
     /// Directory below which the process that has the pool open mounts its file systems (`altroot`); empty for none.
     pub altroot: String,
+    /// The property `cachefile` of a pool that a process has open; empty for the usual cache file.
+    pub cachefile: String,
     /// The datasets.
     pub dsl: Arc<Dsl>,
     /// Loaded keys by the directory of their dataset.
@@ -257,6 +259,7 @@ impl Pool {
             aux,
             warnings,
             altroot: String::new(),
+            cachefile: String::new(),
             dsl: contents.dsl,
             loaded,
             wrapping,

@@ -185,8 +185,8 @@ pub async fn properties(rq: &Request, pool: &Pool, altroot: Option<&str>) -> Res
         None => (Value::Text(unset.into()), Origin::Default),
     };
     found.insert("altroot".into(), text(altroot, "-"));
-    // What the pool stores does not say in which cache file it is; OpenZFS shows no value for the usual one.
-    found.insert("cachefile".into(), text(None, "-"));
+    // As OpenZFS: there is no value for the usual cache file.
+    found.insert("cachefile".into(), text(Some(pool.cachefile.as_str()).filter(|file| !file.is_empty()), "-"));
     found.insert("comment".into(), text(pool.config.comment.as_deref(), "-"));
     found.insert("compatibility".into(), text(pool.config.list.get_str("compatibility"), "off"));
     let mut users = Vec::new();

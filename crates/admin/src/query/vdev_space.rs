@@ -82,9 +82,14 @@ pub(super) async fn vdev_space(pool: &Pool) -> Result<Vec<VdevSpaceRow>, PoolErr
     let mut out = Vec::new();
     for (class, group) in CLASSES {
         let all = pool.tree.children.iter().zip(&pool.space.vdevs);
-        for (top, space) in all.filter(|(top, _)| top.class == class && top.is_concrete()) {
-            out.push(VdevSpaceRow { space: Some(space_of(pool, top, space)), ..row(pool, top, group, 0) });
-            below(pool, top, group, 1, &mut out);
+        for (top, space) in all.filter(|(top, _)| top.class == class || is_removed(top)) {
+            if top.is_concrete() {
+                out.push(VdevSpaceRow { space: Some(space_of(pool, top, space)), ..row(pool, top, group, 0) });
+                below(pool, top, group, 1, &mut out);
+            } else if group == VdevGroup::Normal && is_removed(top) {
+                // As in OpenZFS: what remains of a removed vdev is listed, without space.
+                out.push(row(pool, top, group, 0));
+            }
         }
     }
     let rq = &Request::internal("vdev_space");
@@ -110,6 +115,11 @@ pub(super) async fn vdev_space(pool: &Pool) -> Result<Vec<VdevSpaceRow>, PoolErr
         out.push(VdevSpaceRow { health, device_bytes: None, ..row(pool, &spare, VdevGroup::Spare, 0) });
     }
     Ok(out)
+}
+
+/// Whether a top-level vdev was removed, and its blocks have a mapping.
+fn is_removed(top: &VdevConfig) -> bool {
+    top.kind == VdevKind::Indirect
 }
 
 fn below(pool: &Pool, vdev: &VdevConfig, group: VdevGroup, depth: usize, out: &mut Vec<VdevSpaceRow>) {

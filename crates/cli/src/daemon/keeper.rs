@@ -147,6 +147,7 @@ impl Daemon {
     /// If a cache file cannot be written.
     pub fn set_place(&self, pool: &ServedPool, place: CachePlace) -> Result<(), Failure> {
         let before = self.places.lock().insert(pool.key(), place.clone()).unwrap_or_default();
+        pool.engine.properties().show_cachefile(&place.value());
         if before != place {
             before.file().map_or(Ok(()), |file| file.remove(pool.guid()))?;
         }
@@ -209,6 +210,7 @@ impl Daemon {
         };
         self.remembered.remove(guid);
         self.expect_remembered();
+        engine.properties().show_cachefile(&place.value());
         self.places.lock().insert(guid, place);
         self.refresh_cache_files();
         self.share_memory();

@@ -48,7 +48,7 @@ use crate::json;
 use crate::options::JsonOptions;
 use alerts::Alerts;
 use clap::{Parser, Subcommand};
-use configuration::Configuration;
+pub(crate) use configuration::Configuration;
 use serde_json::Value;
 use std::path::PathBuf;
 

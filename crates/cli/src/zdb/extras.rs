@@ -1,11 +1,12 @@
 //! Options that show one part of the pool's state: metaslabs (`-m`), history (`-h`), devices (`-s`), intent logs
-//! (`-i`).
+//! (`-i`), dedup tables (`-D`).
 
 use super::select::Set;
 use super::text;
 use crate::failure::Failure;
 use crate::units::human;
 use std::collections::BTreeMap;
+use weir_admin::DedupStatus;
 use weir_format::NvList;
 use weir_machine::Request;
 use weir_pool::Pool;
@@ -120,13 +121,30 @@ pub async fn logs(rq: &Request, pool: &Pool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `-D`: entries of the dedup tables and the space that deduplication saves.
-pub fn dedup(pool: &Pool) {
-    let shared = &pool.capacity.shared;
-    if shared.tables == 0 {
+/// `-D`: the dedup tables and the space that deduplication saves; with `more` their entries by number of references.
+///
+/// The line of a table is that of OpenZFS (`cmd/zdb/zdb.c`, `dump_ddt_object`).
+pub async fn dedup(rq: &Request, pool: &Pool, more: bool) -> Result<(), Failure> {
+    let failed = |e| Failure::failed(format!("{}: dedup tables: {e}", pool.name()));
+    let tables = weir_pool::dedup::table_list(rq, &pool.mos).await.map_err(failed)?;
+    let filled: Vec<_> = tables.iter().filter(|table| table.entries > 0).collect();
+    if filled.is_empty() {
         println!("All DDTs are empty");
-        return;
+        return Ok(());
     }
+    for table in filled {
+        let (name, disk, memory) = (&table.name, table.disk_bytes, table.memory_bytes);
+        println!("{name}: dspace={disk}; mspace={memory}; entries={}", table.entries);
+    }
+    if more {
+        let all = weir_pool::dedup::dedup_tables(rq, &pool.mos, &pool.tree.children).await.map_err(failed)?;
+        println!(
+            "\nDDT histogram (aggregated over all DDTs):\n{}",
+            crate::zpool::dedup_text(&DedupStatus::from(&all), false)
+        );
+    }
+    let shared = &pool.capacity.shared;
     let ratio = shared.dedup_ratio();
     println!("dedup = {}.{:02}, tables take {}", ratio / 100, ratio % 100, human(shared.tables));
+    Ok(())
 }

@@ -50,12 +50,12 @@ pub struct ZdbArgs {
     /// Show datasets and objects; repeat for more detail
     #[arg(short = 'd', long = "datasets", action = ArgAction::Count)]
     datasets: u8,
-    /// Show statistics of deduplication
-    #[arg(short = 'D', long = "dedup-stats")]
-    dedup_stats: bool,
-    /// Accepted for compatibility; has no effect: pools need not be imported
+    /// Show the dedup tables; twice, also their entries by number of references
+    #[arg(short = 'D', long = "dedup-stats", action = ArgAction::Count)]
+    dedup_stats: u8,
+    /// Look for the pool also where the daemon does; pools need not be imported without it either
     #[arg(short = 'e', long = "exported")]
-    _exported: bool,
+    exported: bool,
     /// If the last txg is unreadable, open an earlier one
     #[arg(short = 'F', long = "automatic-rewind")]
     rewind: bool,
@@ -71,9 +71,9 @@ pub struct ZdbArgs {
     /// Open the state of the checkpoint
     #[arg(short = 'k', long = "checkpointed-state")]
     checkpoint: bool,
-    /// Show the labels of a device
-    #[arg(short = 'l', long = "label")]
-    label: bool,
+    /// Show the labels of a device, equal ones once; three times, each label
+    #[arg(short = 'l', long = "label", action = ArgAction::Count)]
+    label: u8,
     /// Do not compare the space maps with the blocks in use
     #[arg(short = 'L', long = "disable-leak-tracking")]
     no_leak_tracking: bool,
@@ -101,9 +101,9 @@ pub struct ZdbArgs {
     /// Accepted for compatibility; has no effect
     #[arg(short = 'S')]
     _simulate: bool,
-    /// Show the uberblock, or with -l the uberblocks of a label
-    #[arg(short = 'u', long = "uberblock")]
-    uberblock: bool,
+    /// Show the uberblock; with -l the uberblocks of the labels, three times each place of each label
+    #[arg(short = 'u', long = "uberblock", action = ArgAction::Count)]
+    uberblock: u8,
     /// Cache file: without a pool, the configurations in it are shown; otherwise it names devices
     #[arg(short = 'U', long = "cachefile", value_name = "FILE")]
     cache_file: Option<std::path::PathBuf>,
@@ -125,8 +125,9 @@ pub struct ZdbArgs {
     /// Open the pool in the state of this txg or an earlier one
     #[arg(short, long, value_name = "TXG")]
     txg: Option<String>,
-    /// Key of an encrypted dataset: DATASET=file://FILE or DATASET=HEX; may be repeated
-    #[arg(short = 'K', long = "key", value_name = "DATASET=SOURCE")]
+    /// Key of an encrypted dataset: DATASET=file://FILE or DATASET=HEX; or the passphrase or key in hexadecimal of the
+    /// dataset that is examined; may be repeated
+    #[arg(short = 'K', long = "key", value_name = "KEY")]
     keys: Vec<OsString>,
     /// Print help
     #[arg(long, action = ArgAction::Help)]
@@ -139,7 +140,7 @@ pub struct ZdbArgs {
 /// Runs the command.
 pub fn run(args: &ZdbArgs) -> Result<u8, Failure> {
     let machine = crate::stores::machine()?;
-    if args.label {
+    if args.label > 0 {
         return label::run(&machine, &device(args)?, args);
     }
     if args.words.is_empty() && args.shows_cached() {
@@ -151,19 +152,17 @@ pub fn run(args: &ZdbArgs) -> Result<u8, Failure> {
 impl ZdbArgs {
     /// Whether no option but `-C`, `-U` and those without effect is given.
     fn shows_cached(&self) -> bool {
-        let others = self.block_stats + self.checksum + self.datasets;
+        let others = [self.block_stats, self.checksum, self.datasets, self.dedup_stats, self.uberblock];
         let flags = [
-            self.dedup_stats,
             self.history,
             self.intent_logs,
             self.metaslabs,
             self.copy,
             self.io_stats,
             self.read_block,
-            self.uberblock,
             self.invariants,
         ];
-        others == 0 && self.paths.is_empty() && self.txg.is_none() && !flags.contains(&true)
+        others == [0; 5] && self.paths.is_empty() && self.txg.is_none() && !flags.contains(&true)
     }
 }
 

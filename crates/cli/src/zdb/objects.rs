@@ -148,6 +148,9 @@ async fn details(
         if object.dnode.object_type.is_zap() && !set.objects.is_locked() {
             zap(rq, set, object).await?;
         }
+        if set.objects.is_locked() && object.dnode.object_type.is_encrypted() {
+            println!("\t\t(object encrypted)\n");
+        }
     }
     if verbosity >= 5 {
         blocks(rq, set, object).await?;

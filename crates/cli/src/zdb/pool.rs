@@ -3,8 +3,11 @@
 use super::{ZdbArgs, blocks, copy, extras, invariants, objects, raw, text};
 use crate::args::CommandLine;
 use crate::cache_file::CacheFile;
+use crate::daemon::Configuration;
 use crate::failure::Failure;
 use crate::pools::{keys, search_paths};
+use std::ffi::OsString;
+use std::path::PathBuf;
 use weir_format::Txg;
 use weir_machine::{Machine, Request};
 use weir_pool::{OpenOptions, Pool, Rewind};
@@ -30,7 +33,7 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
     if args.read_block {
         return raw::run(machine, &pool, args);
     }
-    if args.uberblock {
+    if args.uberblock > 0 {
         print!("\nUberblock:\n{}\n", text::uberblock(&pool.uberblock));
     }
     if args.config {
@@ -57,8 +60,8 @@ fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure
     if args.metaslabs {
         extras::metaslabs(pool, true);
     }
-    if args.dedup_stats {
-        extras::dedup(pool);
+    if args.dedup_stats > 0 {
+        machine.block_on(extras::dedup(&rq, pool, args.dedup_stats > 1))?;
     }
     if args.intent_logs {
         machine.block_on(extras::logs(&rq, pool))?;
@@ -72,11 +75,22 @@ fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure
     Ok(())
 }
 
+/// The places to look for the pool: those given, else the usual ones and with `-e`, as `zpool import` of a daemon has them, those
+/// of the daemon's configuration.
+fn with_those_of_the_daemon(args: &ZdbArgs) -> Vec<PathBuf> {
+    let mut places = search_paths(&args.paths);
+    if args.exported && args.paths.is_empty() {
+        // A configuration that cannot be read is for the daemon to report.
+        places.extend(Configuration::load(None).ok().and_then(|read| read.pool_dirs).unwrap_or_default());
+    }
+    places
+}
+
 /// Parses the options that say which state of the pool to open.
 fn options(args: &ZdbArgs, pool: String) -> Result<OpenOptions, Failure> {
     let search = match &args.cache_file {
         Some(path) if args.paths.is_empty() => CacheFile::at(path.clone()).device_paths(),
-        _ => search_paths(&args.paths),
+        _ => with_those_of_the_daemon(args),
     };
     let mut options = OpenOptions::new(search, pool);
     if args.rewind {
@@ -89,6 +103,12 @@ fn options(args: &ZdbArgs, pool: String) -> Result<OpenOptions, Failure> {
         options.rewind = Rewind::Before(Txg(txg));
     }
     options.checkpoint = args.checkpoint;
-    options.keys = keys(std::path::Path::new(""), &args.keys)?;
+    // As in OpenZFS a key alone is that of the dataset that is examined.
+    let (named, alone): (Vec<OsString>, Vec<OsString>) =
+        args.keys.iter().cloned().partition(|key| key.to_string_lossy().contains('='));
+    options.keys = keys(std::path::Path::new(""), &named)?;
+    let target = args.words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let dataset = target.split('@').next().unwrap_or_default().trim_end_matches('/').to_owned();
+    options.keys.extend(alone.into_iter().map(|key| (dataset.clone(), key.into_encoded_bytes())));
     Ok(options)
 }

@@ -16,7 +16,7 @@ use weir_dsl::props::{Property, native_named};
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs get",
-    override_usage = "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [-R ROOT] [--dir DIR]…\n       all|PROPERTY,… [DATASET]…"
+    override_usage = "zfs get [-r|-d DEPTH] [-Hp] [-j [--json-int]] [-o all|FIELD,…] [-s SOURCE,…] [-t TYPE,…] [--altroot ROOT] [--dir DIR]…\n       all|PROPERTY,… [DATASET]…"
 )]
 pub struct GetArgs {
     /// No header; columns separated by tabs

@@ -50,7 +50,7 @@ pub struct SelectionOptions {
     #[arg(short, value_name = "TYPE,…")]
     types: Option<String>,
     /// Directory under which mount points are shown
-    #[arg(short = 'R', value_name = "ROOT")]
+    #[arg(long = "altroot", value_name = "ROOT")]
     altroot: Option<String>,
     #[command(flatten)]
     pub json: JsonOptions,

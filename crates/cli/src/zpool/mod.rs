@@ -45,6 +45,7 @@ mod vdevs;
 mod wait;
 mod wrapped;
 
+pub use dedup::text as dedup_text;
 #[cfg(test)]
 pub use set::wanted as pool_change;
 

@@ -11,7 +11,7 @@ use weir_engine::OfflineMode;
 
 /// Take devices offline: they are neither read nor written.
 #[derive(Debug, Parser)]
-#[command(name = "zpool offline", override_usage = "zpool offline [-f | -t] [-d DIR]… POOL DEVICE…")]
+#[command(name = "zpool offline", override_usage = "zpool offline [-ft] [-d DIR]… POOL DEVICE…")]
 pub struct OfflineArgs {
     /// Mark the devices as faulted: 'zpool clear' puts them back
     #[arg(short)]
@@ -61,13 +61,14 @@ const NOT_A_LEAF: &str = "operation not supported on this type of pool";
 pub fn offline(call: &Call, args: &OfflineArgs) -> Result<u8, Failure> {
     let (pool, devices) = pool_and_devices::<OfflineArgs>(&args.words)?;
     let mode = match (args.fault, args.temporary) {
-        (true, true) => return Err(OfflineArgs::misused("-f and -t do not go together")),
+        (true, true) => OfflineMode::FaultedTemporarily,
         (true, false) => OfflineMode::Faulted,
         (false, true) => OfflineMode::Temporary,
         (false, false) => OfflineMode::Kept,
     };
     let writable = opened(call, &args.places, pool)?;
-    if mode == OfflineMode::Temporary && writable.served_pool().is_none() {
+    let is_temporary = matches!(mode, OfflineMode::Temporary | OfflineMode::FaultedTemporarily);
+    if is_temporary && writable.served_pool().is_none() {
         let why = "-t is until the next import, and no process has the pool open";
         return Err(Failure::failed(format!("cannot offline {}: {why}", devices.join(" "))));
     }

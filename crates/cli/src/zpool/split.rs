@@ -20,6 +20,11 @@ use weir_engine::split::{SplitPlan, SplitRequest};
 use weir_engine::{Engine, PoolProperty};
 use weir_pool::{Class, VdevConfig};
 
+/// Least value of the property `ashift` but 0, which is none.
+const MIN_ASHIFT: u64 = 9;
+/// Greatest value of the property `ashift`.
+const MAX_ASHIFT: u64 = 16;
+
 /// Split a pool of mirrors into two.
 ///
 /// One device of each mirror becomes a new pool with the same contents: the last one, or the one that is named. The new pool is
@@ -103,6 +108,14 @@ fn property(text: &str) -> Result<PoolProperty, Failure> {
     let pair = text.split_once('=');
     let (name, value) =
         pair.ok_or_else(|| SplitArgs::misused("mount options have no effect: the file systems are not mounted"))?;
+    if name == "ashift" {
+        // Of devices that are added to the new pool later: those that it has keep theirs.
+        let is_valid = |shift: &u64| *shift == 0 || (MIN_ASHIFT..=MAX_ASHIFT).contains(shift);
+        let number = value.parse().ok().filter(is_valid).ok_or_else(|| {
+            Failure::failed(format!("invalid 'ashift={value}' property: only values between 9 and 16 are allowed"))
+        })?;
+        return Ok(PoolProperty::Number { property: name.to_owned(), number });
+    }
     set::stored(name, value).map_err(Failure::failed)
 }
 

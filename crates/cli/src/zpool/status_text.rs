@@ -119,14 +119,13 @@ impl StatusText {
             (vdev.initialized, self.initialized, "(initializing)", ["initialized", "uninitialized"]),
             (vdev.trimmed, self.trimmed, "(trimming)", ["trimmed", "untrimmed"]),
         ];
-        let note = |(pass, is_wanted, going_on, words): (Option<LeafPass>, bool, &str, [&str; 2])| {
-            let pass = pass?;
-            match (is_wanted, pass.state) {
-                (true, _) => Some(pass_text(pass, words)),
-                (false, LeafPassState::Active) => Some(going_on.to_owned()),
-                (false, _) => None,
-            }
-        };
+        let note =
+            |(pass, is_wanted, going_on, words): (Option<LeafPass>, bool, &str, [&str; 2])| match (is_wanted, pass) {
+                (true, Some(pass)) => Some(pass_text(pass, words)),
+                (true, None) if vdev.is_leaf && vdev.group.is_some() => Some(format!("({})", words[1])),
+                (false, Some(LeafPass { state: LeafPassState::Active, .. })) => Some(going_on.to_owned()),
+                _ => None,
+            };
         passes.into_iter().filter_map(note).collect()
     }
 }

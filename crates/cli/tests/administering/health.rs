@@ -72,6 +72,57 @@ fn a_fault_of_an_offline_device_is_cleared() {
     check(lab.0.path());
 }
 
+/// `zpool offline -f -t` faults a device until the next import; a pass over it is canceled.
+#[test]
+fn a_device_is_faulted_until_the_next_import() {
+    let lab = Lab::new();
+    let d1 = lab.path("d1").display().to_string();
+    assert!(lab.fails(&format!("zpool offline -ft p {d1}")).contains("no process has the pool open"));
+    let server = lab.serve();
+    lab.ok(&format!("zpool trim -r 1M p {d1}"));
+    lab.ok(&format!("zpool offline -tf p {d1}"));
+    let line = |options: &str| {
+        let status = lab.ok(&format!("zpool status {options} p"));
+        status.lines().find(|line| line.trim_start().starts_with(&d1)).unwrap().to_owned()
+    };
+    assert!(line("-t").contains(" FAULTED ") && line("-t").contains("(untrimmed)"), "{}", line("-t"));
+    assert!(lab.fails(&format!("zpool online p {d1}")).contains("the device is faulted"));
+    lab.ok(&format!("zpool clear p {d1}"));
+    assert!(line("").contains(" ONLINE "), "{}", line(""));
+    lab.ok(&format!("zpool offline -tf p {d1}"));
+    lab.ok("zfs create p/meanwhile");
+    end(server);
+    assert!(line("").contains("(awaiting resilver)") && !line("").contains("FAULTED"), "{}", line(""));
+    lab.ok("zpool resilver p");
+    assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");
+    check(lab.0.path());
+}
+
+/// `zdb -l` shows a label whose checksum is wrong, and marks it; `-lll` and `-uuu` show each label.
+#[test]
+fn labels_with_wrong_checksums_are_shown_and_marked() {
+    use std::os::unix::fs::FileExt;
+    let lab = Lab::new();
+    lab.ok("zpool export p");
+    let shown = |options: &str| String::from_utf8(lab.run(&format!("zdb {options} d0")).stdout).unwrap();
+    assert_eq!(shown("-lll").matches(" ashift: 12\n").count(), 4, "{}", shown("-lll"));
+    let file = std::fs::File::options().write(true).open(lab.path("d0")).unwrap();
+    // The configuration ends with its checksum.
+    for label in [0, 256 << 10] {
+        file.write_all_at(&[0x5a; 32], label + (128 << 10) - 32).unwrap();
+    }
+    assert_eq!(shown("-l").matches("(Bad label cksum)").count(), 1);
+    assert_eq!(shown("-lll").matches("(Bad label cksum)").count(), 2);
+    assert_eq!(shown("-lll").matches("    labels = 0 1 2 3 \n").count(), 4);
+    let uberblocks = shown("-quuul");
+    let lines: Vec<&str> = uberblocks.lines().filter(|line| line.contains("Uberblock[")).collect();
+    assert_eq!(lines.len(), 4 * 32, "a ring has 32 places of 4 KiB");
+    assert!(lines.iter().any(|line| line.ends_with(" invalid")), "a new pool has not written all of them");
+    assert!(lines.iter().filter(|line| !line.ends_with("invalid")).count() % 4 == 0, "{uberblocks}");
+    lab.ok("zpool import p");
+    check(lab.0.path());
+}
+
 /// A stream that was cut off is summed up as far as it goes.
 #[test]
 fn the_records_of_a_cut_stream_are_counted() {
@@ -83,6 +134,9 @@ fn the_records_of_a_cut_stream_are_counted() {
     let out = lab.run("zstream dump cut");
     let shown = String::from_utf8(out.stdout).unwrap();
     assert_eq!(out.status.code(), Some(1));
+    assert!(shown.contains("\tpayloadlen = 0\n\nSUMMARY:\n"), "the sums follow an empty line: {shown}");
+    assert!(lab.run("zstream token").status.code() == Some(2), "a token is missing");
+    assert!(lab.fails("zstream token 1-1162e8285b-100789c6360").contains("resume token is corrupt"));
     assert!(shown.contains("Total DRR_BEGIN records = 1 ") && shown.contains("Total DRR_END records = 0 "), "{shown}");
 }
 

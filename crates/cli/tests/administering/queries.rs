@@ -70,7 +70,7 @@ const LINES: &[&str] = &[
     "zfs list -Hp -S used -s name -o name,used p/a p",
     "zfs list -j --json-int -r p",
     "zfs list p/none p@none none p",
-    "zfs list -R /other -o name,mountpoint",
+    "zfs list --altroot /other -o name,mountpoint",
     "zfs userspace p",
     "zfs userspace -n -o type,name,used,quota,objused,objquota -s used p/a",
     "zfs userspace -Hp -t smbuser,posixgroup p",

@@ -27,14 +27,19 @@ fn a_pool_in_use_is_split_and_both_are_imported() {
     }
     assert_eq!(lab.run("zpool split q").status.code(), Some(2));
     assert!(lab.ok("zpool list -H -o name").contains('q'));
-    lab.ok("zpool split -o comment=half q new c");
+    for property in ["ashift=4", "ashift=17", "version=28", "readonly=on", "propname=propval"] {
+        let said = lab.fails(&format!("zpool split -o {property} q new"));
+        assert!(said.contains(property.split('=').next().unwrap()), "{said}");
+    }
+    lab.ok("zpool split -o comment=half -o ashift=13 q new c");
     assert!(lab.fails("zpool split q other").contains("Source pool must be composed only of mirrors"));
     check_pool(lab.0.path(), "q");
     check_pool(lab.0.path(), "new");
     lab.ok("zpool import new");
     assert_eq!(lab.ok("zfs list -H -o name -r new q"), "new\nnew/home\nq\nq/home\n");
     assert_eq!(lab.ok("zpool get -H -o value comment new"), "half\n");
-    assert!(lab.ok("zpool history new").contains("zpool split -o comment=half q new c"));
+    assert_eq!(lab.ok("zpool get -H -o value ashift new"), "13\n");
+    assert!(lab.ok("zpool history new").contains("zpool split -o comment=half -o ashift=13 q new c"));
     let guid = |pool: &str| lab.ok(&format!("zpool get -H -o value guid {pool}"));
     assert_ne!(guid("q"), guid("new"));
     assert!(lab.ok("zpool status q").contains("errors: No known data errors"));

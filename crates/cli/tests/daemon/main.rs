@@ -400,6 +400,14 @@ fn cachefile_none_and_a_path_are_respected() {
     site.ok("zpool create -O sharenfs=on -O weir:nbd=on -o cachefile=none unknown d1");
     site.ok(&format!("zpool create -O sharenfs=on -O weir:nbd=on -o cachefile={} elsewhere d2", path.display()));
     assert!(path.exists());
+    let shown = || site.ok("zpool get -H -o name,value,source cachefile kept unknown elsewhere");
+    let own = path.display().to_string();
+    assert_eq!(shown(), format!("kept\t-\tdefault\nunknown\tnone\tlocal\nelsewhere\t{own}\tlocal\n"));
+    site.ok("zpool set cachefile=none elsewhere");
+    site.ok("zpool set cachefile= unknown");
+    assert_eq!(shown(), "kept\t-\tdefault\nunknown\t-\tdefault\nelsewhere\tnone\tlocal\n");
+    site.ok(&format!("zpool set cachefile={own} elsewhere"));
+    site.ok("zpool set cachefile=none unknown");
     daemon.signal(rustix::process::Signal::TERM);
     daemon.ended();
     let _daemon = site.start();

@@ -101,6 +101,9 @@ pub async fn start(engine: &Arc<Engine>, guid: u64) -> Result<(), PoolError> {
         blocks.set_non_allocating(vdev, stays_closed).map_err(failed)?;
         return Err(error);
     }
+    // No pass begins over a vdev that is being removed.
+    let leaves: Vec<u64> = top.leaves().iter().map(|leaf| leaf.guid).collect();
+    engine.initialize_trim().cancel_of(&leaves).await?;
     engine.growth().renew_capacity().await?;
     carry_out(engine);
     Ok(())

@@ -2,6 +2,7 @@
 //! `lib/libzfs/libzfs_sendrecv.c`, `send_print_verbose`, `send_progress_thread`).
 
 use crate::call::{Call, errln, outln};
+use crate::zstream::token_text;
 use futures_util::future::BoxFuture;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_dsl::ResumeState;
@@ -45,26 +46,7 @@ impl Announcer<'_> {
 
     /// Says what a token holds.
     pub fn token(&self, state: &ResumeState) {
-        let mut lines = vec!["resume token contents:".to_owned(), "nvlist version: 0".to_owned()];
-        if let Some(from) = state.from_guid {
-            lines.push(format!("\tfromguid = {from:#x}"));
-        }
-        for (name, number) in
-            [("object", state.object.0), ("offset", state.offset), ("bytes", state.bytes), ("toguid", state.to_guid)]
-        {
-            lines.push(format!("\t{name} = {number:#x}"));
-        }
-        lines.push(format!("\ttoname = {}", state.to_name));
-        let forms = state.forms;
-        for (name, is_set) in [
-            ("largeblockok", forms.large_blocks),
-            ("embedok", forms.embedded),
-            ("compressok", forms.compressed),
-            ("rawok", forms.raw),
-        ] {
-            lines.extend(is_set.then(|| format!("\t{name}")));
-        }
-        lines.iter().for_each(|line| self.line(line));
+        token_text(state).lines().for_each(|line| self.line(line));
     }
 
     /// Says the size of all streams.
