@@ -67,13 +67,9 @@ fn clients(
 ) -> Result<Option<Vec<Ceiling>>, LabError> {
     let mut found = Vec::new();
     for load in client_loads(plan) {
-        let (round, source) = match target.network() {
-            Some(network) if !network.has_ceiling() => continue,
-            Some(network) => {
-                let source =
-                    "the same client and load, against a server in this process that stores nothing, over loopback";
-                (network.ceiling(&load, monitor)?, source)
-            }
+        let (round, source) = match target.carrier() {
+            Some(carrier) if !carrier.has_ceiling() => continue,
+            Some(carrier) => (carrier.ceiling(&load, monitor)?, carrier.ceiling_source()),
             None => {
                 let (version, engine) = (version.to_owned(), Engine::Null);
                 let fio = Fio { version, engine, is_direct: false, stability: Stability::Dsync };

@@ -146,7 +146,7 @@ fn probe(target: &Target, engine: Engine, is_direct: bool) -> Result<(), String>
             command.args(["--rw=read", "--readonly"]);
             command.arg(format!("--filename={}", path.display().to_string().replace(':', "\\:")));
         }
-        Target::Nbd(_) | Target::Network(_) => {}
+        Target::Nbd(_) | Target::Network(_) | Target::InProcess(_) => {}
     }
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string());
     if let Some(file) = made {

@@ -193,7 +193,7 @@ pub fn job_file(name: &str, load: &Load, target: &Target, fio: &Fio, logs: &Path
             line("offset_increment", &load.bytes_per_worker());
         }
         // A load without fio, whose job file is never used.
-        (_, Target::Network(_)) => {}
+        (_, Target::Network(_) | Target::InProcess(_)) => {}
     }
     // New bytes for each write: data that neither compresses nor occurs twice.
     line("refill_buffers", &1);

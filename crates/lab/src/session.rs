@@ -5,6 +5,7 @@ use crate::environment::{self, Disk, DiskCounters, ProcessorTicks};
 use crate::error::LabError;
 use crate::fio::{Fio, Monitor, file_stem};
 use crate::load::{FILE_PREFIX, Load};
+use crate::native::carrier::Carrier;
 use crate::native::network::load::UNMEASURED;
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Round, RunResult, SCHEMA, Step};
@@ -68,9 +69,16 @@ impl Session {
     /// # Errors
     /// If fio is missing, there is no room, or the plan writes over data without permission.
     pub fn new(plan: Plan, word: &str, options: Options) -> Result<Self, LabError> {
-        let target = Target::parse(word)?;
+        Self::of_target(plan, word, Target::parse(word)?, options)
+    }
+
+    /// As [`Session::new`], for a target that is open. `word` names it in the result.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn of_target(plan: Plan, word: &str, target: Target, options: Options) -> Result<Self, LabError> {
         let has_loads = plan.steps.iter().any(|step| matches!(step.load, StepLoad::Fio(_)));
-        let needs_fio = has_loads && target.network().is_none();
+        let needs_fio = has_loads && target.carrier().is_none();
         let fio = needs_fio.then(|| Fio::find(&target)).transpose()?;
         check(&plan, &target, &options)?;
         std::fs::create_dir_all(&options.folder).map_err(LabError::io(&options.folder))?;
@@ -80,15 +88,15 @@ impl Session {
             environment.insert("fio".to_owned(), fio.version.clone());
             environment.insert("engine".to_owned(), fio.engine.name().to_owned());
         }
-        if let Some(network) = target.network() {
-            environment.insert("engine".to_owned(), network.engine().to_owned());
+        if let Some(carrier) = target.carrier() {
+            environment.insert("engine".to_owned(), carrier.engine().to_owned());
         }
-        let is_direct = fio.as_ref().map_or(target.network().is_some(), |fio| fio.is_direct);
+        let is_direct = fio.as_ref().map_or(target.carrier().is_some(), |fio| fio.is_direct);
         environment.extend(options.facts.clone());
         let now = clock::unix_seconds();
         let steps = plan.steps.iter().map(|step| {
             let mut workload = step.workload(is_direct);
-            if target.network().is_some_and(|network| !network.has_depth()) {
+            if target.carrier().is_some_and(|carrier| !carrier.has_depth()) {
                 workload.depth = 0;
             }
             let expected = ceilings::rule_of_thumb(step, disk.as_ref());
@@ -104,9 +112,9 @@ impl Session {
             started_unix_seconds: now,
             started: clock::rfc3339(now),
             complete: false,
-            client: match (&fio, target.network()) {
+            client: match (&fio, target.carrier()) {
                 (Some(fio), _) => target.client(&fio.version),
-                (None, Some(network)) => network.client(),
+                (None, Some(carrier)) => carrier.client(),
                 (None, None) => format!("weir {}", env!("CARGO_PKG_VERSION")),
             },
             environment,
@@ -158,7 +166,7 @@ impl Session {
     /// # Errors
     /// If fio fails.
     pub fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<bool, LabError> {
-        if self.fio.is_none() && self.target.network().is_none() {
+        if self.fio.is_none() && self.target.carrier().is_none() {
             return Ok(true);
         }
         if self.options.measures_ceilings && self.result.ceilings.is_empty() {
@@ -228,8 +236,8 @@ impl Session {
 
     /// Runs a load with fio, or with the client of a network target.
     fn carry(&self, name: &str, load: &Load, monitor: &mut StepMonitor<'_>) -> Result<Option<Round>, LabError> {
-        match (&self.fio, self.target.network()) {
-            (_, Some(network)) => network.run(load, monitor),
+        match (&self.fio, self.target.carrier()) {
+            (_, Some(carrier)) => carrier.run(load, monitor),
             (Some(fio), None) => fio.run(name, load, &self.target, &self.options.folder, monitor),
             (None, None) => Err(LabError::Program { program: "fio", what: "not looked for".to_owned() }),
         }
@@ -245,6 +253,9 @@ impl Session {
         match (&step.load, &self.target) {
             (StepLoad::Fio(load), _) => self.carry(&step.name, load, monitor),
             (StepLoad::Frames(load), Target::Directory(path)) => load.run(path, monitor),
+            (StepLoad::Frames(load), Target::InProcess(dataset)) if !dataset.holds_data() => {
+                load.run_on(&mut dataset.frames(), monitor)
+            }
             (StepLoad::List(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::Mix(load), Target::Directory(path)) => load.run(path, monitor),
             (StepLoad::Service(load), _) => load.run(monitor),
@@ -265,9 +276,9 @@ impl Session {
         if let (Target::Directory(path), false) = (&self.target, self.options.keeps_files) {
             remove_files(path);
         }
-        if let (Some(network), false) = (self.target.network(), self.options.keeps_files) {
+        if let (Some(carrier), false) = (self.target.carrier(), self.options.keeps_files) {
             // A server that is gone keeps its files; the error of the measurement says that it is gone.
-            let _ = network.remove_files();
+            let _ = carrier.remove_files();
         }
         self.save(complete)?;
         Ok(&self.result)
@@ -282,16 +293,22 @@ impl Session {
 
 /// Refuses plans that the target's client cannot carry, that would destroy data, or that do not fit.
 fn check(plan: &Plan, target: &Target, options: &Options) -> Result<(), LabError> {
-    if let Some(network) = target.network() {
-        for step in &plan.steps {
-            match &step.load {
-                StepLoad::Fio(load) => network.check(load)?,
-                _ => {
-                    let text =
-                        format!("{network}: the method {} needs a directory: mount the target first", plan.method);
-                    return Err(LabError::Target(text));
-                }
+    for step in &plan.steps {
+        let refused = match (&step.load, target) {
+            (StepLoad::Fio(load), _) => {
+                target.carrier().map_or(Ok(()), |carrier| carrier.check(load))?;
+                None
             }
+            (StepLoad::Frames(_), Target::InProcess(dataset)) if !dataset.holds_data() => None,
+            (StepLoad::Frames(_), Target::InProcess(dataset)) => Some((dataset.0.name().to_owned(), "a file system")),
+            (_, Target::InProcess(dataset)) => {
+                Some((dataset.0.name().to_owned(), "a directory: mount the dataset first"))
+            }
+            (_, Target::Network(network)) => Some((network.to_string(), "a directory: mount the target first")),
+            _ => None,
+        };
+        if let Some((target, needed)) = refused {
+            return Err(LabError::Target(format!("{target}: the method {} needs {needed}", plan.method)));
         }
     }
     if plan.steps.iter().any(StepPlan::writes) && target.holds_data() && !options.may_overwrite {

@@ -1,7 +1,10 @@
-//! Targets of a benchmark: a directory, a file or block device, or what a server offers over a network protocol.
+//! Targets of a benchmark: a directory, a file or block device, what a server offers over a network protocol, or a dataset in this
+//! process.
 
 use crate::environment::mount_of;
 use crate::error::LabError;
+use crate::native::carrier::Carrier;
+use crate::native::in_process::InProcess;
 use crate::native::network::url::NetworkTarget;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -19,10 +22,12 @@ pub enum Target {
     Nbd(String),
     /// Logical unit, directory of an NFS export, or directory of an SMB share: `iscsi://`, `nfs://`, `smb://`.
     Network(NetworkTarget),
+    /// Dataset of a pool that this process has open.
+    InProcess(InProcess),
 }
 
 impl Target {
-    /// Finds out what a word of the command line names.
+    /// Finds out what a word of the command line names, other than a dataset: those exist only in a pool that is open.
     ///
     /// # Errors
     /// If it names nothing that can be measured. No server is asked.
@@ -56,6 +61,7 @@ impl Target {
             Self::Directory(_) => false,
             Self::File(_) | Self::Device(_) | Self::Nbd(_) => true,
             Self::Network(network) => network.holds_data(),
+            Self::InProcess(dataset) => dataset.holds_data(),
         }
     }
 
@@ -64,11 +70,21 @@ impl Target {
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) | Self::File(path) | Self::Device(path) => Some(path),
-            Self::Nbd(_) | Self::Network(_) => None,
+            Self::Nbd(_) | Self::Network(_) | Self::InProcess(_) => None,
         }
     }
 
-    /// Target that is measured without fio.
+    /// Client of Weir's own that carries the loads; `None` if fio does.
+    #[must_use]
+    pub fn carrier(&self) -> Option<&dyn Carrier> {
+        match self {
+            Self::Network(network) => Some(network),
+            Self::InProcess(dataset) => Some(dataset),
+            _ => None,
+        }
+    }
+
+    /// Target behind a network that is measured without fio.
     #[must_use]
     pub fn network(&self) -> Option<&NetworkTarget> {
         match self {
@@ -82,6 +98,7 @@ impl Target {
     pub fn client(&self, fio: &str) -> String {
         match self {
             Self::Network(network) => network.client(),
+            Self::InProcess(dataset) => dataset.client(),
             Self::Nbd(_) => format!("{fio}, engine nbd (libnbd), no kernel in between"),
             _ => match self.path().and_then(mount_of) {
                 Some(mount) if !matches!(self, Self::Device(_)) => format!("{fio} on {} of the kernel", mount.kind),
@@ -108,6 +125,7 @@ impl Target {
             }
             Self::Nbd(_) => Ok(None),
             Self::Network(network) => network.room_bytes(),
+            Self::InProcess(dataset) => dataset.room_bytes(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::methods::{default_folder, open, refuse_result};
 use super::progress::Terminal;
 use super::server::Server;
+use super::subject::{PoolOptions, Subject};
 use super::{Common, failed, results, seconds, size};
 use crate::args::CommandLine;
 use crate::failure::Failure;
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 use weir_lab::compare::{Comparison, compare};
 use weir_lab::result::RunResult;
 use weir_lab::session::Session;
-use weir_lab::target::Target;
 use weir_lab::{methods, run};
 
 /// Compare results, or measure targets in turns and compare them.
@@ -86,15 +86,16 @@ fn measured(args: &CompareArgs, words: &[String]) -> Result<(Vec<RunResult>, u8)
         keep: false,
         no_ceilings: true,
         json: false,
+        pool: PoolOptions::default(),
     };
     for number in 1..=args.subjects.len() {
         refuse_result(&folder.join(number.to_string()))?;
     }
     let mut sessions: Vec<Session> = Vec::new();
     for (number, word) in args.subjects.iter().enumerate() {
-        let holds_data = Target::parse(word).map_err(failed)?.holds_data();
-        let plan = methods::quick(args.size, args.time, holds_data && !args.overwrite);
-        sessions.push(open(plan, word, &common, folder.join((number + 1).to_string()), words)?);
+        let subject = Subject::outside(word)?;
+        let plan = methods::quick(args.size, args.time, subject.target.holds_data() && !args.overwrite);
+        sessions.push(open(plan, word, &subject, &common, folder.join((number + 1).to_string()), words)?);
     }
     let steps = sessions[0].steps();
     // Targets that share a server share its counters too.

@@ -1,7 +1,7 @@
 //! Command lines of the methods, and how each becomes a plan.
 
 use super::progress::Terminal;
-use super::server::Server;
+use super::subject::Subject;
 use super::{BenchArgs, BenchCommand, Common, failed, mixes, powercut, results, seconds, size};
 use crate::args::CommandLine;
 use crate::failure::Failure;
@@ -25,7 +25,7 @@ const DEFAULT_BYTES: u64 = 1 << 30;
 #[derive(Debug, Parser)]
 #[command(name = "quick", override_usage = "weir bench quick TARGET [OPTION]…")]
 pub struct QuickArgs {
-    /// Directory, file, block device, nbd://…, iscsi://… or nfs://…; what holds data is only read, unless --overwrite
+    /// Directory, file, block device, dataset, nbd://…, iscsi://… or nfs://…; what holds data is only read, unless --overwrite
     target: String,
     /// Bytes of test data [default: 1G, or a quarter of the room]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -41,7 +41,7 @@ pub struct QuickArgs {
 #[derive(Debug, Parser)]
 #[command(name = "stream", override_usage = "weir bench stream TARGET [OPTION]…")]
 pub struct StreamArgs {
-    /// Directory, file, block device, nbd://…, iscsi://…, nfs://… or smb://…
+    /// Directory, file, block device, dataset, nbd://…, iscsi://…, nfs://… or smb://…
     target: String,
     /// Clients
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -69,7 +69,7 @@ pub struct StreamArgs {
 #[derive(Debug, Parser)]
 #[command(name = "users", override_usage = "weir bench users TARGET [OPTION]…")]
 pub struct UsersArgs {
-    /// Directory, file, block device, nbd://…, iscsi://…, nfs://… or smb://…
+    /// Directory, file, block device, dataset, nbd://…, iscsi://…, nfs://… or smb://…
     target: String,
     /// Users at the same time
     #[arg(long, value_name = "N", default_value_t = 6)]
@@ -88,7 +88,7 @@ pub struct UsersArgs {
 #[derive(Debug, Parser)]
 #[command(name = "grid", override_usage = "weir bench grid TARGET [OPTION]…")]
 pub struct GridArgs {
-    /// Directory, file, block device, nbd://…, iscsi://… or nfs://…; what holds data is only read, unless --overwrite
+    /// Directory, file, block device, dataset, nbd://…, iscsi://… or nfs://…; what holds data is only read, unless --overwrite
     target: String,
     /// Block sizes, separated by commas [default: 4K,8K,16K,32K]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size)]
@@ -111,9 +111,9 @@ pub struct GridArgs {
 
 /// GoBonnieGo's cycle: sequential write, sequential read, random operations.
 #[derive(Debug, Parser)]
-#[command(name = "loop", override_usage = "weir bench loop DIRECTORY [OPTION]…")]
+#[command(name = "loop", override_usage = "weir bench loop TARGET [OPTION]…")]
 pub struct LoopArgs {
-    /// Directory
+    /// Directory, dataset, file, block device, nbd://…, iscsi://… or nfs://…
     target: String,
     /// Bytes of test data [default: twice the memory, or a quarter of the room]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -135,7 +135,7 @@ pub struct LoopArgs {
 #[derive(Debug, Parser)]
 #[command(name = "singlestream", override_usage = "weir bench singlestream TARGET [OPTION]…")]
 pub struct SinglestreamArgs {
-    /// Directory, file, block device, nbd://…, iscsi://…, nfs://… or smb://…
+    /// Directory, file, block device, dataset, nbd://…, iscsi://…, nfs://… or smb://…
     target: String,
     /// Write instead of reading
     #[arg(long)]
@@ -155,9 +155,9 @@ pub struct SinglestreamArgs {
 
 /// Film frames, one file each: written, then read.
 #[derive(Debug, Parser)]
-#[command(name = "frames", override_usage = "weir bench frames DIRECTORY [OPTION]…")]
+#[command(name = "frames", override_usage = "weir bench frames TARGET [OPTION]…")]
 pub struct FramesArgs {
-    /// Directory
+    /// Directory, or dataset
     target: String,
     /// Resolution: ntsc, pal, 720p, 1080p, 2k, 2k-full, uhd, 4k, 4k-full or 8k
     #[arg(long, value_name = "NAME", default_value = "1080p")]
@@ -229,12 +229,33 @@ pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
     if let Some(folder) = &common.output {
         refuse_result(folder)?;
     }
-    let mut session = session(args, words)?;
-    let mut server = Server::find(target);
+    let subject = Subject::open(target, &common.pool)?;
+    run_on(subject, args, words, None)
+}
+
+/// Measures a target, from the beginning or the rounds that a `former` run lacks, and closes it.
+pub fn run_on(subject: Subject, args: &BenchArgs, words: &[String], former: Option<RunResult>) -> Result<u8, Failure> {
+    let done = measure(args, words, &subject, former);
+    // The target is closed whether it was measured or not; its first error counts.
+    let closed = subject.close();
+    let code = done?;
+    closed.map(|()| code)
+}
+
+/// Measures an open target and prints the result.
+fn measure(args: &BenchArgs, words: &[String], subject: &Subject, former: Option<RunResult>) -> Result<u8, Failure> {
+    let (_, common) = parts(&args.command)?;
+    let is_new = former.is_none();
+    let words = former.as_ref().map_or(words, |former| &former.command).to_vec();
+    let mut session = session(args, &words, subject)?;
+    if let Some(former) = former {
+        session.resume(former);
+    }
+    let mut server = subject.server();
     let mut terminal = Terminal::new(common.rounds, session.steps(), 1, &mut server)?;
     let complete = run::run(std::slice::from_mut(&mut session), common.rounds, &mut terminal).map_err(failed)?;
     terminal.end();
-    results::print(&args.command, session.result(), &folder_of(&session), common.json)?;
+    results::print(&args.command, session.result(), &folder_of(&session), common.json && is_new)?;
     Ok(exit_code(session.result(), complete))
 }
 
@@ -261,27 +282,34 @@ pub fn exit_code(result: &RunResult, complete: bool) -> u8 {
     }
 }
 
-/// Rounds that a method's command line asks for.
-pub fn rounds(args: &BenchArgs) -> Result<usize, Failure> {
-    Ok(parts(&args.command)?.1.rounds)
+/// Opens the target of a method's command line.
+pub fn subject(args: &BenchArgs) -> Result<Subject, Failure> {
+    let (target, common) = parts(&args.command)?;
+    Subject::open(target, &common.pool)
 }
 
 /// Prepares the session of a method's command line.
-pub fn session(args: &BenchArgs, words: &[String]) -> Result<Session, Failure> {
+fn session(args: &BenchArgs, words: &[String], subject: &Subject) -> Result<Session, Failure> {
     let (target, common) = parts(&args.command)?;
     if common.rounds == 0 {
         return Err(BenchArgs::misused("--rounds begins at 1"));
     }
-    let plan = plan(&args.command, common, target)?;
+    let plan = plan(&args.command, common, target, &subject.target)?;
     let folder = common.output.clone().unwrap_or_else(|| default_folder(plan.method));
-    open(plan, target, common, folder, words)
+    open(plan, target, subject, common, folder, words)
 }
 
 /// Prepares a session.
-pub fn open(plan: Plan, target: &str, common: &Common, folder: PathBuf, words: &[String]) -> Result<Session, Failure> {
-    let mut facts = Server::facts(target);
-    let holds_data = Target::parse(target).map_err(failed)?.holds_data();
-    facts.insert("age".to_owned(), "not aged".to_owned());
+pub fn open(
+    plan: Plan,
+    word: &str,
+    subject: &Subject,
+    common: &Common,
+    folder: PathBuf,
+    words: &[String],
+) -> Result<Session, Failure> {
+    let mut facts = subject.facts.clone();
+    let holds_data = subject.target.holds_data();
     facts.insert(
         "content".to_owned(),
         if holds_data && !common.overwrite { "as found" } else { "incompressible, of this run" }.to_owned(),
@@ -294,7 +322,7 @@ pub fn open(plan: Plan, target: &str, common: &Common, folder: PathBuf, words: &
         measures_ceilings: !common.no_ceilings,
         facts,
     };
-    Session::new(plan, target, options).map_err(failed)
+    Session::of_target(plan, word, subject.target.clone(), options).map_err(failed)
 }
 
 /// Directory of a session's results.
@@ -324,13 +352,12 @@ fn parts(command: &BenchCommand) -> Result<(&str, &Common), Failure> {
 }
 
 /// The plan that a command line asks for.
-fn plan(command: &BenchCommand, common: &Common, target: &str) -> Result<Plan, Failure> {
+fn plan(command: &BenchCommand, common: &Common, word: &str, target: &Target) -> Result<Plan, Failure> {
     if let Some(plan) = mixes::plan(command)? {
         return Ok(plan);
     }
-    let parsed = Target::parse(target).map_err(failed)?;
-    let room = parsed.room_bytes().map_err(failed)?;
-    let reads_only = parsed.holds_data() && !common.overwrite;
+    let room = target.room_bytes().map_err(failed)?;
+    let reads_only = target.holds_data() && !common.overwrite;
     let bytes =
         |given: Option<u64>, wanted: u64| given.unwrap_or_else(|| room.map_or(wanted, |room| wanted.min(room / 4)));
     Ok(match command {
@@ -355,7 +382,7 @@ fn plan(command: &BenchCommand, common: &Common, target: &str) -> Result<Plan, F
                 ),
                 threads: args.threads.unwrap_or(processors).max(1),
                 iops_seconds: args.iops_time,
-                operation_bytes: Disk::below(&parsed)
+                operation_bytes: Disk::below(target)
                     .and_then(|disk| disk.logical_block_bytes())
                     .unwrap_or(512)
                     .max(512),
@@ -375,7 +402,7 @@ fn plan(command: &BenchCommand, common: &Common, target: &str) -> Result<Plan, F
                 .ok()
                 .filter(|bytes| (512..=16 << 20).contains(bytes) && bytes.is_power_of_two());
             let record = record.ok_or_else(|| ServicesArgs::misused("--record is a power of two from 512 to 16M"))?;
-            let path = parsed.path().unwrap_or(Path::new(target));
+            let path = target.path().unwrap_or(Path::new(word));
             methods::services(&Arc::new(Sample::read(path, record, args.size).map_err(failed)?))
         }
         BenchCommand::Powercut(args) => powercut::plan(args)?,

@@ -2,27 +2,34 @@
 
 mod compare;
 mod experiments;
+mod in_process;
 mod methods;
 mod mixes;
 mod powercut;
 mod progress;
 mod results;
 mod server;
+mod subject;
 
 use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use subject::PoolOptions;
 
 /// Measure storage, and compare measurements.
 ///
-/// The target is a directory (of any file system: a pool's, an NFS or SMB mount), a file, a block device, or one of these:
+/// The target is a directory (of any file system: a pool's, an NFS or SMB mount), a file, a block device, the name of a dataset
+/// (POOL/DATASET), or one of these:
 ///
 ///   nbd://HOST[:PORT]/EXPORT
 ///   iscsi://[USER@]HOST[:PORT]/IQN/LUN[?password-file=FILE]
 ///   nfs://HOST[:PORT]/EXPORT
 ///   smb://[USER@]HOST[:PORT]/SHARE[/DIRECTORY][?password-file=FILE] (sequential streams only)
 ///
-/// fio carries the load, or clients of Weir's own for iSCSI and NFS, and smbclient for SMB. A password is in a file or in
+/// A dataset is measured in this process, which opens its pool: without protocol and mount. A word that exists as a path is the
+/// path; with -d it is a dataset.
+///
+/// fio carries the load, or clients of Weir's own for datasets, iSCSI and NFS, and smbclient for SMB. A password is in a file or in
 /// WEIR_BENCH_PASSWORD. Each run leaves a directory with result.json, report.html and fio's job files, and begins with the reasons not
 /// to believe its figures.
 #[derive(Debug, Parser)]
@@ -78,6 +85,8 @@ pub struct Common {
     /// Print the result as JSON instead of text
     #[arg(short = 'j', long)]
     json: bool,
+    #[command(flatten)]
+    pool: PoolOptions,
 }
 
 /// Runs the command.

@@ -1,8 +1,6 @@
 //! Results: printed, shown again, made into a report, and resumed.
 
-use super::methods::{self, folder_of};
-use super::progress::Terminal;
-use super::server::Server;
+use super::methods;
 use super::{BenchArgs, BenchCommand, failed};
 use crate::args::CommandLine;
 use crate::failure::Failure;
@@ -12,7 +10,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use weir_lab::methods::{bonnie, filebench};
 use weir_lab::result::RunResult;
-use weir_lab::{LabError, report, run};
+use weir_lab::{LabError, report};
 
 /// Show a result.
 #[derive(Debug, Parser)]
@@ -81,15 +79,7 @@ pub fn resume(args: &ResumeArgs) -> Result<u8, Failure> {
         let text = format!("weir bench: {}: its command line is not one of this version", args.dir.display());
         return Err(Failure::failed(text));
     };
-    let rounds = methods::rounds(&parsed)?;
-    let mut session = methods::session(&parsed, &former.command)?;
-    let mut server = Server::find(&former.target);
-    session.resume(former);
-    let mut terminal = Terminal::new(rounds, session.steps(), 1, &mut server)?;
-    let complete = run::run(std::slice::from_mut(&mut session), rounds, &mut terminal).map_err(failed)?;
-    terminal.end();
-    print(&parsed.command, session.result(), &folder_of(&session), false)?;
-    Ok(methods::exit_code(session.result(), complete))
+    methods::run_on(methods::subject(&parsed)?, &parsed, &[], Some(former))
 }
 
 /// Prints a result in the form of its method, and writes its report.

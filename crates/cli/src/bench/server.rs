@@ -1,4 +1,4 @@
-//! The server of a target: a Weir on this machine whose file system, unit or export is measured.
+//! The server of a target: a Weir on this machine whose file system, unit or export is measured, or the pool of this process.
 //!
 //! A mount names its dataset, and an NFS path its pool. The URL of an iSCSI unit names neither, nor does any URL say which
 //! process listens: for targets at this machine's loopback address, the counters of the protocol are read, and the session
@@ -8,10 +8,13 @@ use crate::analytics::Watched;
 use crate::call::Call;
 use crate::options::PoolDirs;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use weir_analytics::Sample;
+use weir_engine::Engine;
 use weir_lab::environment::mount_of;
 use weir_lab::native::network::url::{NetworkTarget, Place};
 use weir_lab::target::Target;
+use weir_machine::Protocol;
 
 /// Kind of the file systems that Weir mounts.
 const MOUNT_KIND: &str = "fuse.weir";
@@ -22,6 +25,8 @@ const DEVICE_BYTES: &str = "device_bytes.";
 /// Pool whose counters are read beside the client's.
 pub struct Server {
     watched: Option<(Call, Watched)>,
+    /// The pool, if this process has it open.
+    engine: Option<Arc<Engine>>,
     /// Protocol whose requests count; without one, all.
     protocol: Option<&'static str>,
 }
@@ -42,7 +47,7 @@ impl Server {
             });
             Some((call, found.ok()?))
         });
-        Self { watched, protocol: None }
+        Self { watched, engine: None, protocol: None }
     }
 
     /// The process on this machine that may serve a network target.
@@ -56,12 +61,17 @@ impl Server {
         let call = Call::own("bench", Vec::new());
         // Another server than Weir is no failure.
         let watched = Watched::find(&call, &PoolDirs::default(), &pools).ok().map(|watched| (call, watched));
-        Self { watched, protocol: Some(protocol) }
+        Self { watched, engine: None, protocol: Some(protocol) }
     }
 
     /// No server.
     pub fn none() -> Self {
-        Self { watched: None, protocol: None }
+        Self { watched: None, engine: None, protocol: None }
+    }
+
+    /// The pool that this process has open: all its clients are the benchmark.
+    pub fn in_process(engine: Arc<Engine>) -> Self {
+        Self { watched: None, engine: Some(engine), protocol: Some(Protocol::Internal.name()) }
     }
 
     /// Facts about the dataset of a target.
@@ -71,8 +81,11 @@ impl Server {
 
     /// Present counters by name; `None` without a server, or if it does not answer.
     pub fn counters(&mut self) -> Option<BTreeMap<String, u64>> {
-        let (call, watched) = self.watched.as_ref()?;
-        let samples = watched.samples(call).ok()?;
+        let samples = match (&self.engine, &self.watched) {
+            (Some(engine), _) => vec![Sample::take(engine)],
+            (None, Some((call, watched))) => watched.samples(call).ok()?,
+            (None, None) => return None,
+        };
         let mut sums = BTreeMap::new();
         for (name, count) in samples.iter().flat_map(|sample| counters(sample, self.protocol)) {
             // What devices took is known only if one pool may have served the target.

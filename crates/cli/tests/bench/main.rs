@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "a real server and its client")]
 
+mod dataset;
 mod network;
 
 use serde_json::Value;

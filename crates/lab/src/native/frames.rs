@@ -98,8 +98,7 @@ impl FrameLoad {
         }
     }
 
-    /// Runs the load in a directory; `None` if the monitor stopped it. Written frames are on stable storage when the last one is:
-    /// the time of the final flush is part of the round.
+    /// Runs the load in a directory; `None` if the monitor stopped it.
     ///
     /// # Errors
     /// If a frame cannot be written or read as a whole.
@@ -108,6 +107,15 @@ impl FrameLoad {
         if self.writes {
             std::fs::create_dir_all(&folder).map_err(LabError::io(&folder))?;
         }
+        self.run_on(&mut FramesInFolder { folder, written: 0 }, monitor)
+    }
+
+    /// Runs the load on files; `None` if the monitor stopped it. Written frames are on stable storage when the last one is: the
+    /// time of the final flush is part of the round.
+    ///
+    /// # Errors
+    /// If a frame cannot be written or read as a whole.
+    pub fn run_on(&self, files: &mut dyn FrameFiles, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
         let mut buffer = vec![0_u8; usize::try_from(self.frame_bytes).unwrap_or(usize::MAX)];
         let mut seeded = Seeded::new(self.frame_bytes);
         seeded.fill(&mut buffer);
@@ -117,22 +125,22 @@ impl FrameLoad {
             if !monitor.poll(watch.seconds()) {
                 return Ok(None);
             }
-            let path = frame(&folder, number);
             let begun = watch.seconds();
             if self.writes {
                 // The frames differ, so that they do not deduplicate; a whole new content would measure the generator.
                 for block in buffer.chunks_mut(4096) {
-                    seeded.fill(&mut block[..8]);
+                    let place = block.len().min(8);
+                    seeded.fill(&mut block[..place]);
                 }
-                write_frame(&path, &buffer)?;
+                files.write(number, &buffer)?;
                 recorder.record(watch.seconds(), watch.seconds() - begun, 0, self.frame_bytes);
             } else {
-                read_frame(&path, &mut buffer)?;
+                files.read(number, &mut buffer)?;
                 recorder.record(watch.seconds(), watch.seconds() - begun, self.frame_bytes, 0);
             }
         }
         if self.writes {
-            flush_all(&folder, self.frames)?;
+            files.flush()?;
             monitor.poll(watch.seconds());
         }
         let mut round = recorder.round(watch.seconds());
@@ -142,31 +150,65 @@ impl FrameLoad {
     }
 }
 
-fn frame(folder: &Path, number: u64) -> PathBuf {
-    folder.join(format!("frame.{number:07}"))
+/// Files of one frame each.
+pub trait FrameFiles {
+    /// Writes a new frame.
+    ///
+    /// # Errors
+    /// If it cannot be written as a whole.
+    fn write(&mut self, number: u64, content: &[u8]) -> Result<(), LabError>;
+
+    /// Reads a frame.
+    ///
+    /// # Errors
+    /// If it is missing, or shorter.
+    fn read(&mut self, number: u64, buffer: &mut [u8]) -> Result<(), LabError>;
+
+    /// Makes all frames that were written stable.
+    ///
+    /// # Errors
+    /// If a frame cannot be made stable.
+    fn flush(&mut self) -> Result<(), LabError>;
 }
 
-fn write_frame(path: &Path, content: &[u8]) -> Result<(), LabError> {
-    let mut file = File::create(path).map_err(LabError::io(path))?;
-    file.write_all(content).map_err(LabError::io(path))
+/// Frames in a directory.
+struct FramesInFolder {
+    folder: PathBuf,
+    written: u64,
 }
 
-fn read_frame(path: &Path, buffer: &mut [u8]) -> Result<(), LabError> {
-    let mut file = File::open(path).map_err(LabError::io(path))?;
-    file.read_exact(buffer).map_err(LabError::io(path))?;
-    // The kernel's copy is dropped, so that the next round asks the server again.
-    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-    Ok(())
-}
-
-fn flush_all(folder: &Path, frames: u64) -> Result<(), LabError> {
-    for number in 0..frames {
-        let path = frame(folder, number);
-        let file = File::open(&path).map_err(LabError::io(&path))?;
-        file.sync_data().map_err(LabError::io(&path))?;
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+impl FramesInFolder {
+    fn frame(&self, number: u64) -> PathBuf {
+        self.folder.join(format!("frame.{number:07}"))
     }
-    Ok(())
+}
+
+impl FrameFiles for FramesInFolder {
+    fn write(&mut self, number: u64, content: &[u8]) -> Result<(), LabError> {
+        let path = self.frame(number);
+        let mut file = File::create(&path).map_err(LabError::io(&path))?;
+        self.written = self.written.max(number + 1);
+        file.write_all(content).map_err(LabError::io(&path))
+    }
+
+    fn read(&mut self, number: u64, buffer: &mut [u8]) -> Result<(), LabError> {
+        let path = self.frame(number);
+        let mut file = File::open(&path).map_err(LabError::io(&path))?;
+        file.read_exact(buffer).map_err(LabError::io(&path))?;
+        // The kernel's copy is dropped, so that the next round asks the server again.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), LabError> {
+        for number in 0..self.written {
+            let path = self.frame(number);
+            let file = File::open(&path).map_err(LabError::io(&path))?;
+            file.sync_data().map_err(LabError::io(&path))?;
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Loads that fio cannot carry: files of one frame each, listings of directories, loops of file operations, data services on a
-//! sample, and network protocols for which the usual fio has no engine.
+//! sample, network protocols for which the usual fio has no engine, and datasets in this process.
 
+pub mod carrier;
 pub mod frames;
+pub mod in_process;
 pub mod list;
 pub mod mix;
 pub mod network;

@@ -11,6 +11,7 @@ use crate::clock;
 use crate::error::LabError;
 use crate::fio::Monitor;
 use crate::load::{FILE_PREFIX, Load};
+use crate::native::carrier::Carrier;
 use crate::native::smb;
 use crate::result::Round;
 use std::io;
@@ -18,10 +19,8 @@ use std::io;
 /// Version of the clients, which is Weir's.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-impl NetworkTarget {
-    /// Program and protocol that carry the load.
-    #[must_use]
-    pub fn client(&self) -> String {
+impl Carrier for NetworkTarget {
+    fn client(&self) -> String {
         let own =
             |what: &str| format!("weir {VERSION}, own {what}, one connection for each worker, no kernel in between");
         match self.place {
@@ -31,15 +30,11 @@ impl NetworkTarget {
         }
     }
 
-    /// Whether the client has as many operations in flight as a load says; smbclient decides by itself.
-    #[must_use]
-    pub fn has_depth(&self) -> bool {
+    fn has_depth(&self) -> bool {
         !matches!(self.place, Place::Smb { .. })
     }
 
-    /// Name of the interface, for the environment of a result.
-    #[must_use]
-    pub fn engine(&self) -> &'static str {
+    fn engine(&self) -> &'static str {
         match self.place {
             Place::Iscsi { .. } => "weir-iscsi",
             Place::Nfs { .. } => "weir-nfs3",
@@ -47,21 +42,11 @@ impl NetworkTarget {
         }
     }
 
-    /// Whether writing loads destroy what is on the target: a unit has no files.
-    #[must_use]
-    pub fn holds_data(&self) -> bool {
+    fn holds_data(&self) -> bool {
         matches!(self.place, Place::Iscsi { .. })
     }
 
-    fn failed(&self, error: &io::Error) -> LabError {
-        LabError::Server { target: self.to_string(), what: error.to_string() }
-    }
-
-    /// Bytes that can be read or written: the size of the unit, or the room for new files. `None` if the client cannot know.
-    ///
-    /// # Errors
-    /// If the server does not answer, or refuses.
-    pub fn room_bytes(&self) -> Result<Option<u64>, LabError> {
+    fn room_bytes(&self) -> Result<Option<u64>, LabError> {
         let room = match &self.place {
             Place::Iscsi { .. } => self.unit(0, None).map(|unit| Some(unit.size_bytes())),
             Place::Nfs { .. } => self.mounted(None).and_then(|mounted| mounted.room_bytes()).map(Some),
@@ -70,11 +55,7 @@ impl NetworkTarget {
         room.map_err(|error| self.failed(&error))
     }
 
-    /// Runs a load. `None` if the monitor stopped it.
-    ///
-    /// # Errors
-    /// If the server does not answer, refuses or ends, or the load is none for this target.
-    pub fn run(&self, load: &Load, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
+    fn run(&self, load: &Load, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
         if let Place::Smb { .. } = self.place {
             return smb::run(self, load, monitor);
         }
@@ -82,29 +63,22 @@ impl NetworkTarget {
         run(load, workers, seed(), monitor).map_err(|error| self.failed(&error))
     }
 
-    /// Refuses loads that the client cannot carry.
-    ///
-    /// # Errors
-    /// If the load is none of the client's; the message says which are.
-    pub fn check(&self, load: &Load) -> Result<(), LabError> {
+    fn check(&self, load: &Load) -> Result<(), LabError> {
         match self.place {
             Place::Smb { .. } => smb::check_load(load),
             Place::Iscsi { .. } | Place::Nfs { .. } => Ok(()),
         }
     }
 
-    /// Whether the ceiling of the client can be measured.
-    #[must_use]
-    pub fn has_ceiling(&self) -> bool {
+    fn has_ceiling(&self) -> bool {
         !matches!(self.place, Place::Smb { .. })
     }
 
-    /// Measures the same client and load against a server in this process that answers at once. `None` if the monitor stopped it, or
-    /// there is no such server.
-    ///
-    /// # Errors
-    /// If the connection within this machine fails.
-    pub fn ceiling(&self, load: &Load, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
+    fn ceiling_source(&self) -> &'static str {
+        "the same client and load, against a server in this process that stores nothing, over loopback"
+    }
+
+    fn ceiling(&self, load: &Load, monitor: &mut dyn Monitor) -> Result<Option<Round>, LabError> {
         let protocol = match self.place {
             Place::Iscsi { .. } => Protocol::Iscsi,
             Place::Nfs { .. } => Protocol::Nfs,
@@ -114,11 +88,7 @@ impl NetworkTarget {
         measured.map_err(|error| self.failed(&error))
     }
 
-    /// Removes the files that loads made.
-    ///
-    /// # Errors
-    /// If the server does not answer, or refuses.
-    pub fn remove_files(&self) -> Result<(), LabError> {
+    fn remove_files(&self) -> Result<(), LabError> {
         match self.place {
             Place::Iscsi { .. } => Ok(()),
             Place::Nfs { .. } => {
@@ -135,6 +105,12 @@ impl NetworkTarget {
             }
             Place::Smb { .. } => smb::remove_files(self),
         }
+    }
+}
+
+impl NetworkTarget {
+    fn failed(&self, error: &io::Error) -> LabError {
+        LabError::Server { target: self.to_string(), what: error.to_string() }
     }
 
     /// A client for each worker; with a port, of the peer on this machine.
@@ -188,7 +164,7 @@ pub fn file_name(number: u32) -> String {
 }
 
 /// A number that differs between runs and machines.
-fn seed() -> u64 {
+pub fn seed() -> u64 {
     let id = u64::from(std::process::id());
     clock::unix_nanoseconds() ^ id << 40
 }
