@@ -31,7 +31,7 @@ enum Data {
     Volume(Arc<Attachment>),
 }
 
-/// What operations are booked to.
+/// Account of the operations.
 #[derive(Clone)]
 struct Booked {
     accounts: Arc<Accounts>,

@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn lengths_and_guids_are_shown_as_openzfs_shows_them() {
-        let (object, to_guid) = (ObjectId(4), 0x4f35_9643);
+        let object = ObjectId(4);
+        let to_guid = 0x4f35_9643;
         let free = Record::Free { object, offset: 1024, length: u64::MAX, to_guid };
         assert_eq!(record_text(&free, 0), "FREE object = 4 offset = 1024 length = -1");
         let embedded = Record::WriteEmbedded {

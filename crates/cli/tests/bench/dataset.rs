@@ -19,7 +19,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
-/// What the engine counted in a round is what the client moved.
+/// Demands that the engine counted in each round what the client moved.
 fn agrees_with_the_engine(result: &Value) {
     for step in result["steps"].as_array().unwrap() {
         let round = &step["rounds"][0];

@@ -34,7 +34,7 @@ use weir_machine::Machine;
 /// Most bytes of a frame in one operation.
 const FRAME_PIECE_BYTES: usize = 1 << 20;
 
-/// What an operation ends with.
+/// Result of an operation, when it ends.
 pub type Answer<T> = BoxFuture<'static, io::Result<T>>;
 
 /// Data of a worker: a file, or a volume.
