@@ -435,6 +435,7 @@ fn assemble(
         aside: CheckpointAndObsoleteMaps::default(),
         dtls: StoredDtls::default(),
         scrub_began: None,
+        returns_scanned: 0,
         resilver_began: None,
         autotrim: AutoTrim::default(),
         limits: None,

@@ -200,6 +200,8 @@ pub struct Engine {
     expansion_tasks: AtomicU64,
     /// Whether the end of an expansion or a rebuild has started a scrub that nothing carries out yet.
     scrub_to_carry_out: AtomicBool,
+    /// How often devices came back into service: what a scan has passed then, they may lack.
+    returns: AtomicU64,
     /// Sequential rebuilds in progress.
     pub(crate) rebuild_table: Mutex<rebuild::RebuildTable, { order::REBUILDS }>,
     /// Held while vdevs are added.
@@ -307,6 +309,7 @@ impl Engine {
             removal_tasks: AtomicU64::new(0),
             expansion_tasks: AtomicU64::new(0),
             scrub_to_carry_out: AtomicBool::new(false),
+            returns: AtomicU64::new(0),
             rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),

@@ -21,6 +21,7 @@ use super::syncing::TxgSync;
 use super::vdev_config_edit as edit;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use weir_blocks::vdev::PutBackError;
 use weir_format::{NvList, Txg};
 use weir_machine::{Access, invariant};
@@ -122,6 +123,8 @@ impl Vdevs<'_> {
         let name = config.name();
         let leaf = tree.leaf(guid);
         let leaf = leaf.map_err(|_| refused("no such device in pool"))?;
+        // Counted before and after, as in `clear`.
+        self.engine.returns.fetch_add(1, Ordering::SeqCst);
         match leaf.put_back() {
             Ok(()) => {}
             Err(PutBackError::InProgress(count)) => {
@@ -136,6 +139,7 @@ impl Vdevs<'_> {
             }
         }
         invariant!(leaf.is_in_service(), "a device that is online is out of service");
+        self.engine.returns.fetch_add(1, Ordering::SeqCst);
         self.engine.devices().set_temporarily_offline(guid, false);
         self.set_offline(guid, false).await
     }
@@ -205,9 +209,11 @@ impl Vdevs<'_> {
         // What the labels show: an older copy of the device lacks more than the DTL has.
         let lacks = dtls::by_labels(&device, Txg(open.0 + 1), open);
         lacks.ranges().iter().for_each(|(first, last)| leaf.dirty_dtl_range(*first, *last));
+        self.engine.returns.fetch_add(1, Ordering::SeqCst);
         if !leaf.set_disk(device.disk.clone()) {
             return Err(refused("the device has another disk already"));
         }
+        self.engine.returns.fetch_add(1, Ordering::SeqCst);
         let path = device.path.clone();
         let new = Leaf {
             guid,

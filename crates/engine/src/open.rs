@@ -372,8 +372,7 @@ pub(super) async fn assemble(
     blocks.set_formats(formats).map_err(|error| refused(&pool, error))?;
     // The checkpoint's uberblock; its third word is its txg.
     let checkpoint = pool.mos.named_words(rq, names::CHECKPOINT).await?.and_then(|words| words.get(2).copied());
-    let writable = blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0)));
-    writable.map_err(|error| refused(&pool, error))?;
+    blocks.set_checkpoint(Txg(checkpoint.unwrap_or(0))).map_err(|error| refused(&pool, error))?;
     let maps = SpaceMaps::read(rq, &pool.mos, &pool.tree.children, pool.uberblock.root, index.log).await?;
     // After a rewind, new txgs must be newer than the discarded ones.
     let txgs = TxgTracker::new(pool.newest_txg.max(pool.uberblock.txg));
@@ -408,6 +407,7 @@ pub(super) async fn assemble(
         aside,
         dtls: StoredDtls::new(on_disk, blocks.tree().dtls()),
         scrub_began: None,
+        returns_scanned: 0,
         resilver_began: None,
         autotrim: AutoTrim::default(),
         limits: None,

@@ -48,7 +48,8 @@ pub struct Resume {
 impl Resume {
     /// A device could not be given all blocks before the position, or may have dropped some.
     pub const UNREPAIRED: u64 = 1;
-    /// Blocks that the walk has not visited may have moved to more places that it has passed than are recorded.
+    /// The walk has passed blocks that a device lacks: more places than are recorded, to which blocks moved that it has not visited, or
+    /// what a device lacks that came back into service.
     pub const MOVED: u64 = 2;
 }
 
@@ -126,6 +127,22 @@ pub struct ResilverWatch {
     was_running: bool,
     /// The range that the last resilver could not give to the devices.
     left: Option<(Txg, Txg)>,
+    /// Returns of devices into service that are known.
+    returns: u64,
+}
+
+impl ResilverWatch {
+    /// Notes what devices in service lack while no resilver runs. What is left after one that went over the txgs up to `scanned`
+    /// could not be repaired, unless a device came back into service meanwhile: `returns` counts that.
+    fn note(&mut self, lacks: Option<(Txg, Txg)>, scanned: Txg, returns: u64) {
+        if std::mem::take(&mut self.was_running) {
+            self.left = lacks.filter(|(_, last)| *last <= scanned);
+        }
+        debug_assert!(returns >= self.returns, "returns are counted");
+        if std::mem::replace(&mut self.returns, returns) != returns {
+            self.left = None;
+        }
+    }
 }
 
 impl Scrubs<'_> {
@@ -141,13 +158,12 @@ impl Scrubs<'_> {
         }
         let range = self.engine.cache.blocks().tree().resilvering().range();
         let last = self.progress(&Request::internal("resilver")).await?;
-        if last.is_some_and(|scan| scan.is_open() && scan.is_resilver()) {
+        if last.as_ref().is_some_and(|scan| scan.is_open() && scan.is_resilver()) {
             watch.was_running = true;
             return Ok(true);
         }
-        if std::mem::take(&mut watch.was_running) {
-            watch.left = range;
-        }
+        let scanned = last.map_or(Txg(0), |scan| scan.scan.max_txg);
+        watch.note(range, scanned, self.engine.returns.load(Ordering::SeqCst));
         let is_quiet = range.is_some_and(|(_, last)| last < self.engine.txgs().last_synced());
         if range == watch.left || !is_quiet || self.engine.rebuilds().is_running() {
             return Ok(false);
@@ -303,6 +319,24 @@ impl ResilverTask<'_, '_> {
 mod tests {
     use super::*;
     use weir_format::ObjectId;
+
+    #[test]
+    fn a_resilver_leaves_only_what_it_could_have_repaired() {
+        let lacks = Some((Txg(5), Txg(9)));
+        let after = |scanned, returns| {
+            let mut watch = ResilverWatch { was_running: true, ..ResilverWatch::default() };
+            watch.note(lacks, Txg(scanned), returns);
+            watch.left
+        };
+        assert_eq!(after(9, 0), lacks, "it was tried");
+        assert_eq!(after(8, 0), None, "txg 9 was not part of it");
+        assert_eq!(after(9, 1), None, "a device came back while it ran");
+        let mut watch = ResilverWatch { left: lacks, returns: 1, ..ResilverWatch::default() };
+        watch.note(lacks, Txg(9), 1);
+        assert_eq!(watch.left, lacks);
+        watch.note(lacks, Txg(9), 2);
+        assert_eq!(watch.left, None);
+    }
 
     fn moves(into: &[u64], snapshots: &[(u64, u64)]) -> Moves {
         let id = |(head, snapshot): &(u64, u64)| (ObjectId(*head), ObjectId(*snapshot));

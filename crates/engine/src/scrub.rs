@@ -26,6 +26,7 @@ use super::events::PoolEvent;
 use super::resilver::{RESILVER, ResilverTask, Resume, Revisits};
 use super::{Scrubs, TxgSync};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::fault_observer::Bookmark;
 use weir_blocks::{BlockError, Class, Tree};
@@ -436,6 +437,7 @@ impl TxgSync<'_> {
             ..ScanPhys::default()
         };
         blocks.tree().begin_scrub();
+        self.core.returns_scanned = self.engine.returns.load(Ordering::SeqCst);
         let resume = Resume { began: self.change.txg(), ..Resume::default() };
         Ok(Progress { scan, place: Position::default(), active_s: 0, resume, revisits: Revisits::default() })
     }
@@ -476,6 +478,12 @@ impl TxgSync<'_> {
         progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
         let resilvers = progress.is_resilver();
         progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
+        let returns = self.engine.returns.load(Ordering::SeqCst);
+        if std::mem::replace(&mut self.core.returns_scanned, returns) != returns {
+            // Neither has it got what the passes before gave to the devices, nor was it read.
+            progress.resume.flags |= if resilvers { Resume::MOVED } else { 0 };
+            self.core.scrub_began = None;
+        }
         // The errors of the blocks that are left out stay in the log.
         let log = if progress.is_partial() { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
         if let Err(error) = ErrorLogTask(self).add(log, &pass.errors).await {

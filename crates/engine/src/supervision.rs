@@ -25,6 +25,7 @@ use super::vdev_config_edit as edit;
 use super::{Devices, Engine};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_blocks::vdev::{Deadlines, OverdueLeaf, PutBackError};
@@ -212,6 +213,8 @@ impl Devices<'_> {
             if !health.faulted {
                 continue;
             }
+            // Counted before and after, so that neither the end of a scan nor the beginning of one falls between.
+            self.engine.returns.fetch_add(1, Ordering::SeqCst);
             leaf.put_back().map_err(|error| PoolError::Refused {
                 what: match error {
                     PutBackError::NoDisk => format!("{} cannot be opened", health.name),
@@ -222,6 +225,7 @@ impl Devices<'_> {
                     ),
                 },
             })?;
+            self.engine.returns.fetch_add(1, Ordering::SeqCst);
             tracing::info!(device = health.name, "put back into service");
         }
         if let Some(what) = invariant::violation() {

@@ -82,6 +82,8 @@ pub struct SyncerState {
     /// `None` if the scrub began before this import, or if a block may have moved since from a part of the pool that the
     /// scrub had not visited to one that it had.
     pub scrub_began: Option<Txg>,
+    /// Returns of devices that the scan in progress knows, and those before it.
+    pub returns_scanned: u64,
     /// The resilver that this process runs, by its first txg; `None` before it was continued or begun here.
     pub resilver_began: Option<Txg>,
     /// Freed space that awaits automatic trim.

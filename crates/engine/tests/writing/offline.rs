@@ -8,7 +8,7 @@ use weir_engine::{Engine, OfflineMode};
 use weir_pool::VdevConfig;
 use weir_pool::status::VdevState;
 
-fn guid(engine: &Engine, name: &str) -> u64 {
+pub fn guid(engine: &Engine, name: &str) -> u64 {
     let root = VdevConfig::parse(&engine.shown().config.root).unwrap();
     root.leaves().into_iter().find(|leaf| leaf.name().ends_with(name)).unwrap().guid
 }

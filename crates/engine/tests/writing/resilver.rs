@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weir_dmu::live::{CloneSource, NewObject, SpaceReserve};
 use weir_engine::create::DraidRequest;
+use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::{Progress, ScanLimits};
-use weir_engine::{Engine, Layout};
+use weir_engine::{Engine, Layout, OfflineMode};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::{Machine, Request};
 use weir_pool::scan_status::{Stage, last_scan};
@@ -89,6 +90,33 @@ fn a_returned_device_is_given_what_it_lacks() {
             assert_whole_without(&machine, &dir, gone).await;
         });
     }
+}
+
+/// A device that comes back while a resilver runs may lack blocks that the walk has passed.
+#[test]
+fn a_device_that_comes_back_during_a_resilver_is_given_what_it_lacks() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = with_returned(&machine, "two", (Layout::Raidz(2), 4)).await;
+        let engine = import(&machine, &dir).await.unwrap();
+        let mut watch = ResilverWatch::default();
+        engine.sync().await.unwrap();
+        assert!(engine.scrubs().keep_resilvered(&mut watch).await.unwrap());
+        let second = crate::offline::guid(&engine, "a2");
+        engine.vdevs().offline(second, OfflineMode::Faulted).await.unwrap();
+        work::write_object(&engine, "tank", 100, 9).await.unwrap();
+        engine.sync().await.unwrap();
+        engine.devices().clear(Some(second)).await.unwrap();
+        for _ in 0..4 {
+            engine.sync().await.unwrap();
+            if !engine.scrubs().keep_resilvered(&mut watch).await.unwrap() {
+                break;
+            }
+            run(&engine, &ScanLimits::default()).await;
+        }
+        engine.stop().await.unwrap();
+        assert_whole_without(&machine, &dir, &["a0", "a3"]).await;
+    });
 }
 
 /// Only blocks of the DTL's txgs are read: the rest of the pool, which is larger, is left alone.
