@@ -73,7 +73,12 @@ impl OpenElsewhere {
 
     /// The pools of other processes.
     pub fn pools(&self) -> impl Iterator<Item = &OpenPool> {
-        self.pools.iter().map(|(_, pool)| pool)
+        self.held().map(|(_, pool)| pool)
+    }
+
+    /// The pools of other processes, each with its process.
+    pub fn held(&self) -> impl Iterator<Item = (&RemoteProcess, &OpenPool)> {
+        self.pools.iter().map(|(server, pool)| (server, pool))
     }
 
     /// The other pools in these places.

@@ -197,18 +197,22 @@ async fn probe_within(
     patience: Option<Duration>,
 ) -> Result<Option<Vec<Device>>, PoolError> {
     let Some(patience) = patience else { return probe(machine, path).await.map(Some) };
-    let probed = async {
-        // To open a path may block, too.
-        let on = machine.clone();
-        let to_open = path.to_owned();
-        let opened = machine.tasks.run_blocking(move || on.disks.open(&to_open, Access::ReadOnly)).await;
-        let Ok(opened) = opened else { return Ok(None) };
-        let disk = opened.map_err(|source| PoolError::Disk { path: path.to_owned(), source })?;
-        devices_on(disk, path).await.map(Some)
-    };
-    match select(pin!(probed), pin!(machine.clock.sleep(patience))).await {
-        Either::Left((probed, _)) => probed,
-        Either::Right(_) => Ok(None),
+    // A task of its own: a thread that waits for a future waits for the operations that it began, too.
+    let on = machine.clone();
+    let at = path.to_owned();
+    let probing = machine.tasks.spawn(async move {
+        let opener = on.clone();
+        let to_open = at.clone();
+        // To open a path may block.
+        match on.tasks.run_blocking(move || opener.disks.open(&to_open, Access::ReadOnly)).await {
+            Ok(Ok(disk)) => devices_on(disk, &at).await.map(Some),
+            Ok(Err(source)) => Err(PoolError::Disk { path: at, source }),
+            Err(_) => Ok(None),
+        }
+    });
+    match select(probing, pin!(machine.clock.sleep(patience))).await {
+        Either::Left((Ok(probed), _)) => probed,
+        _ => Ok(None),
     }
 }
 

@@ -4,8 +4,10 @@
 use crate::admin::ServedPool;
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
+use crate::open_elsewhere::OpenElsewhere;
 use crate::options::PoolDirs;
 use crate::pools::{self, PoolHandle, search};
+use crate::reading::is_called;
 use crate::remote::RemoteProcess;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -141,12 +143,18 @@ pub fn held_in(
     names: &[String],
     why: &str,
 ) -> Result<Vec<(String, RemoteProcess)>, Failure> {
-    let machine = call.machine()?;
-    let assembly = assemble(machine.block_on(scan(machine, paths))?);
+    let elsewhere = OpenElsewhere::in_places(call, paths)?;
+    let assembly = elsewhere.others(call, paths)?;
     let mut out = Vec::new();
     let mut take = |name: Option<&String>| {
         let before = out.len();
-        for pool in live(&assembly, name)? {
+        let held = elsewhere.held().filter(|(_, pool)| name.is_none_or(|name| is_called(pool, name)));
+        out.extend(held.map(|(server, pool)| (pool.name.clone(), server.clone())));
+        let others = match live(&assembly, name) {
+            Err(failure) if out.len() == before => return Err(failure),
+            others => others.unwrap_or_default(),
+        };
+        for pool in others {
             if let PoolOwner::Theirs(remote) = call.owner_of(pool) {
                 out.push((pool.config.name.clone(), remote));
             }
