@@ -1,4 +1,4 @@
-//! Imports by a cache file that is older than the pools (`-c`), and under temporary names (`-t`).
+//! The cache file: imports at the start of a daemon, by one that is older than the pools (`-c`), and under temporary names (`-t`).
 
 use super::Site;
 
@@ -56,4 +56,31 @@ fn a_temporary_name_is_not_written_to_the_pool() {
     assert!(site.pools().is_empty());
     site.ok(&format!("zpool import -f -d {} tank", at.display()));
     assert_eq!(site.ok("zfs list -Hr -o name tank"), "tank\ntank/a\ntank/b\n");
+}
+
+#[test]
+fn cachefile_none_and_a_path_are_respected() {
+    let site = Site::new(3);
+    let mut daemon = site.start();
+    let path = site.path("own.cache");
+    site.ok("zpool create -O sharenfs=on -O weir:nbd=on kept d0");
+    site.ok("zpool create -O sharenfs=on -O weir:nbd=on -o cachefile=none unknown d1");
+    site.ok(&format!("zpool create -O sharenfs=on -O weir:nbd=on -o cachefile={} elsewhere d2", path.display()));
+    assert!(path.exists());
+    let shown = || site.ok("zpool get -H -o name,value,source cachefile kept unknown elsewhere");
+    let own = path.display().to_string();
+    assert_eq!(shown(), format!("kept\t-\tdefault\nunknown\tnone\tlocal\nelsewhere\t{own}\tlocal\n"));
+    site.ok("zpool set cachefile=none elsewhere");
+    site.ok("zpool set cachefile= unknown");
+    assert_eq!(shown(), "kept\t-\tdefault\nunknown\t-\tdefault\nelsewhere\tnone\tlocal\n");
+    site.ok(&format!("zpool set cachefile={own} elsewhere"));
+    site.ok("zpool set cachefile=none unknown");
+    daemon.signal(rustix::process::Signal::TERM);
+    daemon.ended();
+    let _daemon = site.start();
+    assert_eq!(site.pools(), ["kept"]);
+    assert!(
+        site.fails(&format!("zpool import -d {} -o cachefile=relative unknown", site.path("d1").display()))
+            .contains("absolute")
+    );
 }

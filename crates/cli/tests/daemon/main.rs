@@ -391,33 +391,6 @@ fn a_second_daemon_is_refused_and_two_sites_run_side_by_side() {
     assert_eq!(site.pools(), ["tank"]);
 }
 
-#[test]
-fn cachefile_none_and_a_path_are_respected() {
-    let site = Site::new(3);
-    let mut daemon = site.start();
-    let path = site.path("own.cache");
-    site.ok("zpool create -O sharenfs=on -O weir:nbd=on kept d0");
-    site.ok("zpool create -O sharenfs=on -O weir:nbd=on -o cachefile=none unknown d1");
-    site.ok(&format!("zpool create -O sharenfs=on -O weir:nbd=on -o cachefile={} elsewhere d2", path.display()));
-    assert!(path.exists());
-    let shown = || site.ok("zpool get -H -o name,value,source cachefile kept unknown elsewhere");
-    let own = path.display().to_string();
-    assert_eq!(shown(), format!("kept\t-\tdefault\nunknown\tnone\tlocal\nelsewhere\t{own}\tlocal\n"));
-    site.ok("zpool set cachefile=none elsewhere");
-    site.ok("zpool set cachefile= unknown");
-    assert_eq!(shown(), "kept\t-\tdefault\nunknown\t-\tdefault\nelsewhere\tnone\tlocal\n");
-    site.ok(&format!("zpool set cachefile={own} elsewhere"));
-    site.ok("zpool set cachefile=none unknown");
-    daemon.signal(rustix::process::Signal::TERM);
-    daemon.ended();
-    let _daemon = site.start();
-    assert_eq!(site.pools(), ["kept"]);
-    assert!(
-        site.fails(&format!("zpool import -d {} -o cachefile=relative unknown", site.path("d1").display()))
-            .contains("absolute")
-    );
-}
-
 /// Commands without a daemon find a pool by the cache file, also after its devices have changed.
 #[test]
 fn the_cache_file_follows_devices_without_a_daemon() {
