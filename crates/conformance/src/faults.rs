@@ -69,6 +69,15 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
+    /// Puts the devices back into service. Demands that a scrub repair them, and that the closed pool have no leaks.
+    fn recovers(&mut self, server: Running) -> Result<(), JudgeError> {
+        self.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
+        self.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
+        self.is_healthy()?;
+        server.stop()?;
+        self.has_no_leaks()
+    }
+
     fn command(&self, arguments: &[&str]) -> Result<Command, JudgeError> {
         let mut command = Command::new(weir()?);
         command.env("WEIR_POOL_DIRS", self.devices).args(arguments).stdin(Stdio::null());
@@ -200,13 +209,9 @@ fn hanging() -> Result<Vec<String>, JudgeError> {
     }
     // The kernel hands the late answers to the server.
     std::thread::sleep(Duration::from_millis(500));
-    case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
-    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
-    case.is_healthy()?;
-    server.stop()?;
+    case.recovers(server)?;
     let names = case.demand(&["zfs", "list", "-H", "-o", "name"], DONE_WITHIN)?;
     case.contains("zfs list", &names, &["faulty/before", "faulty/during", "faulty/after"]);
-    case.has_no_leaks()?;
     Ok(case.differences)
 }
 
@@ -234,11 +239,7 @@ fn hanging_reads() -> Result<Vec<String>, JudgeError> {
         case.differences.push("no operation was hanging".to_string());
     }
     std::thread::sleep(Duration::from_millis(500));
-    case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
-    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
-    case.is_healthy()?;
-    server.stop()?;
-    case.has_no_leaks()?;
+    case.recovers(server)?;
     Ok(case.differences)
 }
 
@@ -292,11 +293,7 @@ fn failing_reads() -> Result<Vec<String>, JudgeError> {
     case.contains("zpool events", &text, &["ereport.fs.zfs.vdev.open_failed"]);
     case.demand(&["zfs", "create", &format!("{POOL}/during")], DONE_WITHIN)?;
     disks.lift(1);
-    case.demand(&["zpool", "clear", POOL], DONE_WITHIN)?;
-    case.demand(&["zpool", "scrub", "-w", POOL], DONE_WITHIN)?;
-    case.is_healthy()?;
-    server.stop()?;
-    case.has_no_leaks()?;
+    case.recovers(server)?;
     Ok(case.differences)
 }
 
