@@ -178,6 +178,11 @@ impl Diagnosis {
         std::mem::take(&mut self.0.lock().verdicts)
     }
 
+    /// Whether a verdict about a device was passed, and its errors were not cleared since.
+    pub fn has_verdict(&self, leaf: u64) -> bool {
+        self.0.lock().cases.get(&leaf).is_some_and(|case| case.rates.values().any(|rate| rate.has_fired))
+    }
+
     /// Forgets the errors of a device.
     pub fn clear(&self, leaf: u64) {
         let mut state = self.0.lock();
@@ -219,7 +224,9 @@ mod tests {
             assert_eq!(diagnosis.take_verdicts(), [(7, verdict)]);
             (0..20).for_each(|_| diagnosis.record(7, 1, kind, at(600)));
             assert_eq!(diagnosis.take_verdicts(), [], "once");
+            assert!(diagnosis.has_verdict(7) && !diagnosis.has_verdict(8));
             diagnosis.clear(7);
+            assert!(!diagnosis.has_verdict(7));
             (0..10).for_each(|_| diagnosis.record(7, 1, kind, at(601)));
             assert_eq!(diagnosis.take_verdicts(), [(7, verdict)], "and again after it was cleared");
         }

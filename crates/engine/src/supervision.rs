@@ -19,7 +19,7 @@
 
 use super::config::visit;
 use super::diagnosis::{ErrorKind, Verdict, thresholds};
-use super::events::{ErrorReport, PoolEvent};
+use super::events::{ErrorReport, Events, PoolEvent};
 use super::syncing::TxgSync;
 use super::vdev_config_edit as edit;
 use super::{Devices, Engine};
@@ -245,10 +245,11 @@ impl Devices<'_> {
                 what: format!("a transaction group failed ({why}): export or stop the pool, and import it again"),
             });
         }
+        // Before the pool is resumed: a verdict that it has not recorded yet is void.
+        chosen.iter().for_each(|health| self.engine.diagnosis.clear(health.guid));
         if self.suspension().resume() {
             tracing::info!("pool '{}' is resumed", self.engine.name());
         }
-        chosen.iter().for_each(|health| self.engine.diagnosis.clear(health.guid));
         let mut conditions = self.conditions();
         conditions.retain(|guid, condition| {
             // One that is offline, too, stays out of service: `zpool online` can put it back then.
@@ -300,23 +301,32 @@ impl Devices<'_> {
         }
     }
 
-    /// Records conditions of leaves in the configuration and the labels, and posts the changes of their states.
+    /// Records conditions of leaves in the configuration and the labels, and posts the changes of their states. A suspended pool
+    /// records them when it is resumed: one that `zpool clear` has ended meanwhile is not recorded.
     pub(crate) async fn set_conditions(&self, leaves: BTreeMap<u64, LeafCondition>) -> Result<(), PoolError> {
         let before = self.conditions();
-        for (guid, condition) in &leaves {
-            let was = before.get(guid).copied().unwrap_or(LeafCondition::Healthy);
-            if was.state() != condition.state() {
-                self.engine.events.post_state_change(*guid, was.state(), condition.state());
+        let was = move |guid: u64| before.get(&guid).copied().unwrap_or(LeafCondition::Healthy);
+        let post = |events: &Events, guid: u64, from: LeafCondition, to: LeafCondition| {
+            if from.state() != to.state() {
+                events.post_state_change(guid, from.state(), to.state());
             }
-        }
+        };
+        leaves.iter().for_each(|(guid, condition)| post(&self.engine.events, *guid, was(*guid), *condition));
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
+                    let devices = syncing.engine.devices();
+                    let (lasting, ended) = leaves
+                        .into_iter()
+                        .partition::<BTreeMap<_, _>, _>(|(guid, condition)| devices.lasts(*guid, *condition));
+                    ended.into_iter().for_each(|(guid, condition)| {
+                        post(&syncing.engine.events, guid, condition, was(guid));
+                    });
                     visit(&mut syncing.core.config.root, &mut |vdev| {
-                        let condition = vdev.get_u64("guid").and_then(|guid| leaves.get(&guid));
+                        let condition = vdev.get_u64("guid").and_then(|guid| lasting.get(&guid));
                         condition.into_iter().for_each(|condition| condition.mark(vdev));
                     });
-                    for (guid, _) in leaves.iter().filter(|(_, condition)| **condition == LeafCondition::Healthy) {
+                    for (guid, _) in lasting.iter().filter(|(_, condition)| **condition == LeafCondition::Healthy) {
                         // Most leaves have no spare.
                         let _is_original = edit::unspare(&mut syncing.core.config.root, *guid);
                     }
@@ -325,6 +335,19 @@ impl Devices<'_> {
                 })
             })
             .await
+    }
+
+    /// Whether the reason for a condition of a leaf still exists: a faulted leaf is out of service, and the errors of a degraded
+    /// one were not cleared.
+    fn lasts(&self, guid: u64, condition: LeafCondition) -> bool {
+        match condition {
+            LeafCondition::Healthy => true,
+            LeafCondition::Degraded => self.engine.diagnosis.has_verdict(guid),
+            LeafCondition::Failed | LeafCondition::Faulted => {
+                let leaf = self.engine.cache.blocks().tree().leaf(guid);
+                leaf.map_or(true, |leaf| !leaf.is_in_service())
+            }
+        }
     }
 
     /// Carries out the verdict about a device that had too many errors (`zpool_vdev_fault`, `zpool_vdev_degrade`). One

@@ -247,6 +247,40 @@ fn b3_a_pool_without_room_below_is_suspended_and_resumes_when_it_is_cleared() {
     }
 }
 
+/// The verdict about a device that had too many errors cannot be recorded while the pool is suspended. `zpool clear` ends it.
+#[test]
+fn a_device_whose_errors_were_cleared_while_the_pool_was_suspended_stays_healthy() {
+    let shape = shape(Layout::Single, 1);
+    let world = world::world(26, shape);
+    let (machine, engine, files) = supervised(&world, shape);
+    let disk = world.disks().remove(0);
+    let work = async move {
+        let guid = engine.cache.blocks().tree().health()[0].guid;
+        for (name, value) in [("io_n", 2), ("io_t", 600)] {
+            engine.vdev_properties().set(guid, name.into(), VdevSetting::Number(value)).await.unwrap();
+        }
+        let full = disk.lay(Fault::FailWrites { errno: ENOSPC });
+        for i in 0..40 {
+            world::write(&files, &format!("no room {i}")).await;
+        }
+        let syncing = machine.tasks.spawn({
+            let engine = engine.clone();
+            async move { engine.sync().await }
+        });
+        machine.clock.sleep(Duration::from_secs(8)).await;
+        assert!(engine.devices().suspended_because().is_some());
+        assert!(classes(&engine).iter().any(|class| class == "resource.fs.zfs.statechange"), "there was a verdict");
+        disk.lift(full);
+        engine.devices().clear(None).await.unwrap();
+        syncing.await.unwrap().unwrap();
+        machine.clock.sleep(Duration::from_secs(10)).await;
+        engine.export().await.unwrap();
+        assert!(!world::open(&machine).await.tree.leaves()[0].degraded);
+        world::assert_pool_clean(&machine, "after the room came back").await;
+    };
+    world.run(work).unwrap();
+}
+
 /// A device that does not write, or does not answer, with `failmode=continue`: new changes fail at once, what is in the ARC is
 /// read, and the pool goes on when it is cleared.
 #[test]
