@@ -35,6 +35,7 @@ mod change;
 mod cursor;
 pub mod memory;
 mod namespace;
+mod observers;
 mod opened;
 mod shadow;
 mod source;
@@ -42,6 +43,7 @@ mod spelling;
 mod synthetic_entries;
 
 pub use change::Hold;
+pub use observers::{ChangeObserver, ChangeObservers, Changed};
 pub use source::{Created, FileFuture, Files, Opener};
 pub use spelling::spelling;
 
@@ -58,7 +60,7 @@ use std::time::UNIX_EPOCH;
 pub use synthetic_entries::directory_for;
 use synthetic_entries::{locked_root, synthetic};
 use weir_format::ObjectId;
-use weir_machine::lock::{Mutex, RwLock, order};
+use weir_machine::lock::{RwLock, order};
 use weir_machine::{Accounts, Clock, Request};
 
 /// A file or directory of the tree.
@@ -141,15 +143,13 @@ pub struct Tree {
     clock: Option<Clock>,
     /// Accounts of the requests.
     accounts: Arc<Accounts>,
-    /// Callbacks for changes of the exports.
-    watchers: Mutex<Vec<Watcher>, { order::TREE_WATCHERS }>,
+    /// Front ends whose clients cache what changes.
+    observers: ChangeObservers,
     /// Advisory locks on files.
     locks: Arc<Locks>,
     /// The opened file systems.
     opened: OpenedBranches,
 }
-
-type Watcher = Box<dyn Fn() + Send + Sync>;
 
 impl Tree {
     /// Builds a tree of `exports`, the first of which is the root; an export whose parent is missing is skipped.
@@ -162,7 +162,7 @@ impl Tree {
             namespace,
             clock: None,
             accounts: Arc::default(),
-            watchers: Mutex::default(),
+            observers: ChangeObservers::default(),
             locks: Arc::default(),
             opened: OpenedBranches::default(),
         }
@@ -189,12 +189,6 @@ impl Tree {
     fn now_ns(&self) -> i128 {
         let wall = self.clock.as_ref().and_then(|clock| clock.wall().duration_since(UNIX_EPOCH).ok());
         wall.and_then(|since| i128::try_from(since.as_nanos()).ok()).unwrap_or(0)
-    }
-
-    /// Calls `callback` when exports were added, removed or renamed ([`Tree::renew`]) or replaced by a rollback:
-    /// cached names may be stale.
-    pub fn watch(&self, callback: impl Fn() + Send + Sync + 'static) {
-        self.watchers.lock().push(Box::new(callback));
     }
 
     /// Replaces the exports, in the same order as in [`Tree::new`] and with the same root. File systems that were
@@ -224,12 +218,8 @@ impl Tree {
             changed
         };
         if changed {
-            self.notify();
+            self.observers.report_exports();
         }
-    }
-
-    fn notify(&self) {
-        self.watchers.lock().iter().for_each(|callback| callback());
     }
 
     fn namespace(&self) -> Arc<Namespace> {
@@ -492,6 +482,11 @@ impl Tree {
         &self.locks
     }
 
+    /// Front ends to which changes of exports, files and names are reported.
+    pub fn observers(&self) -> &ChangeObservers {
+        &self.observers
+    }
+
     /// The clock of [`Tree::with_clock`].
     pub fn clock(&self) -> Option<&Clock> {
         self.clock.as_ref()
@@ -551,7 +546,7 @@ impl Tree {
             self.opened.add(index, &self.namespace());
         }
         if succeeds {
-            self.notify();
+            self.observers.report_exports();
         }
         Ok(opened)
     }

@@ -4,6 +4,7 @@ use crate::access::Permissions;
 use crate::callers::{Caller, FileServer};
 use crate::convert;
 use crate::inodes::{Inodes, UNKNOWN};
+use crate::invalidations::Invalidations;
 use crate::lookups::Lookups;
 use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
 use crate::open_counts::OpenCounts;
@@ -52,6 +53,8 @@ pub(crate) struct Inner {
     pub(crate) attr_ttl: Duration,
     /// The kernel's cached names.
     pub(crate) kernel: Arc<NameCache>,
+    /// Names and files that another protocol changed, for the kernel to forget.
+    pub(crate) invalidations: Invalidations,
     /// Whether no other front end changes the pool.
     exclusive_mount: bool,
     /// The file server for which the mount is, if it is for one: then permissions are checked here.
@@ -94,7 +97,7 @@ impl Inner {
         let exclusive_mount = writable && exclusive_mount;
         if exclusive_mount {
             let kernel = Arc::downgrade(&kernel);
-            tree.watch(move || kernel.upgrade().iter().for_each(|kernel| kernel.invalidate_all()));
+            tree.observers().watch_exports(move || kernel.upgrade().iter().for_each(|kernel| kernel.invalidate_all()));
         }
         let mount = tree.locks().mount();
         Inner {
@@ -107,6 +110,7 @@ impl Inner {
             writable,
             attr_ttl,
             kernel,
+            invalidations: Invalidations::default(),
             exclusive_mount,
             server: None,
             single_user: false,
@@ -132,6 +136,11 @@ impl Inner {
     /// each descriptor that is closed.
     pub(crate) fn shares_locks(&self) -> bool {
         self.writable && !self.exclusive_mount
+    }
+
+    /// Whether other front ends may change files of the mount.
+    pub(crate) fn shares_files(&self) -> bool {
+        !self.exclusive_mount
     }
 
     /// Protocol of the requests.

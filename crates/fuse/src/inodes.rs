@@ -52,7 +52,17 @@ impl Inodes {
                 tag
             }
         };
-        Some(u64::from(tag) << OBJECT_BITS | (node.object & OBJECT_MASK))
+        Some(Inodes::tagged(tag, node))
+    }
+
+    /// Inode number of a node in a file system that was entered.
+    pub(crate) fn known_number(&self, node: Node) -> Option<u64> {
+        let tag = *self.tags.lock().by_branch.get(&node.branch)?;
+        Some(Inodes::tagged(tag, node))
+    }
+
+    fn tagged(tag: u16, node: Node) -> u64 {
+        u64::from(tag) << OBJECT_BITS | (node.object & OBJECT_MASK)
     }
 
     /// Node of an assigned inode number.
@@ -75,11 +85,12 @@ mod tests {
         let numbers = nodes.map(|node| inodes.number(node).unwrap());
         assert_eq!(numbers[..2], [1, 34]);
         for (node, number) in nodes.into_iter().zip(numbers) {
-            assert_eq!(inodes.node(number), Some(node));
+            assert_eq!((inodes.node(number), inodes.known_number(node)), (Some(node), Some(number)));
             assert_eq!(numbers.iter().filter(|n| **n == number).count(), 1);
         }
         assert_eq!(inodes.node(9 << OBJECT_BITS | 34), None);
         assert_eq!(inodes.node(UNKNOWN), None);
+        assert_eq!(inodes.known_number(Node { branch: 9, object: 34 }), None);
     }
 
     #[test]

@@ -20,9 +20,9 @@
 //! unsupported so that the kernel stops sending it, and no state per inode is kept here. The kernel rejects writes
 //! (`ro`).
 //!
-//! **Read-write mounts.** The kernel caches attributes for one second. It sees its own changes immediately, and
-//! changes by another front end of the same process after that time; it drops the pages of files whose size or time
-//! changed. If there is no other front end, names are cached indefinitely: see [`name_cache`]. The writeback cache is
+//! **Read-write mounts.** The kernel caches names and attributes for one second. It sees its own changes immediately, and
+//! changes by another front end of the same process some milliseconds after they are done ([`invalidations`]), at the latest
+//! after that second. If there is no other front end, names are cached indefinitely: see [`name_cache`]. The writeback cache is
 //! off, so data acknowledged by `write` are visible to every front end; writes to files opened write-only bypass the
 //! page cache. `fsync`, and writes to files opened with `O_SYNC` or `O_DSYNC`, return when the intent log is stable.
 //! Open files are pinned.
@@ -57,6 +57,7 @@ mod flags;
 mod fuse_ops;
 mod inner;
 mod inodes;
+mod invalidations;
 mod locks;
 mod lookups;
 mod mount;

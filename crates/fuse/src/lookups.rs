@@ -41,6 +41,11 @@ impl<H> Lookups<H> {
         known.count == 1 || known.hold.as_ref().is_some_and(is_void)
     }
 
+    /// Whether the kernel has not forgotten a file.
+    pub(crate) fn contains(&self, node: Node) -> bool {
+        self.lock().contains_key(&node)
+    }
+
     /// Keeps the hold of a file until the kernel has forgotten it. Returns the hold that must be released now: the one that
     /// it replaces, or itself if the kernel has forgotten the file already.
     pub(crate) fn keep(&self, node: Node, hold: H) -> Option<H> {
@@ -78,6 +83,7 @@ mod tests {
         let add = |object| lookups.add(node(object), |_| false);
         assert_eq!([add(7), add(7), add(8)], [true, false, true]);
         assert_eq!([lookups.keep(node(7), 70), lookups.keep(node(8), 80)], [None, None]);
+        assert_eq!([lookups.contains(node(7)), lookups.contains(node(9))], [true, false]);
         assert_eq!([lookups.forget(node(7), 1), lookups.forget(node(7), 1)], [None, Some(70)]);
         assert_eq!([lookups.forget(node(7), 1), lookups.forget(node(9), 1)], [None, None]);
         assert_eq!(lookups.keep(node(7), 71), Some(71), "the kernel has forgotten it meanwhile");

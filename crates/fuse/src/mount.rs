@@ -263,6 +263,10 @@ fn mount_inner(inner: Inner, tasks: Tasks, path: &Path, options: &MountOptions) 
     };
     let session = session.map_err(refused)?;
     inner.kernel.set_notifier(session.notifier());
+    if inner.shares_files() {
+        inner.invalidations.start(session.notifier());
+        inner.tree.observers().add(inner.protocol(), Arc::<Inner>::downgrade(&inner));
+    }
     let own = device::number_at(&path).map(|number| OwnMount::new(&number));
     let session = session.spawn().map_err(refused)?;
     Ok(Mounted { session, path, inner, direct, own })

@@ -75,6 +75,8 @@ pub mod order {
         POOL_TABLE,
         /// Callbacks for changes of the tree of exported file systems.
         TREE_WATCHERS,
+        /// Front ends to which changes of files are reported.
+        CHANGE_OBSERVERS,
         /// Tasks that look up host names.
         RESOLVING,
         /// Logical units of the iSCSI server.

@@ -124,6 +124,19 @@ impl Nfs {
         word(&mut &self.call(NFS, 6, Xdr::default().opaque(file).word(0).word(0).word(16))[..])
     }
 
+    /// Overwrites the start of a file, as an unstable write; returns the status.
+    pub fn write(&mut self, file: &[u8], data: &[u8]) -> u32 {
+        let count = data.len() as u32;
+        let to = Xdr::default().opaque(file).word(0).word(0).word(count).word(0).opaque(data);
+        word(&mut &self.call(NFS, 7, to)[..])
+    }
+
+    /// Renames within a directory; returns the status.
+    pub fn rename(&mut self, dir: &[u8], old: &str, new: &str) -> u32 {
+        let names = Xdr::default().opaque(dir).opaque(old.as_bytes()).opaque(dir).opaque(new.as_bytes());
+        word(&mut &self.call(NFS, 14, names)[..])
+    }
+
     /// Status of GETATTR.
     pub fn status_of(&mut self, handle: &[u8]) -> u32 {
         let reply = self.call(NFS, 1, Xdr::default().opaque(handle));

@@ -5,6 +5,7 @@ use super::{CONFIGURATION, Running, Site};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A daemon that mounts, and the pool `tank` whose root is mounted in the directory `m`.
 fn mounting() -> Option<(Site, Running, PathBuf)> {
@@ -328,4 +329,46 @@ fn a_file_that_is_replaced_is_there_at_all_times() {
     // What was replaced is freed at once, or a second later.
     site.ok("zpool export tank");
     site.ok("zdb -e -p . tank --invariants");
+}
+
+/// The kernel caches names, attributes and data for a second. What another protocol changes it forgets at once.
+#[test]
+fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
+    const ROUNDS: u32 = 12;
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create -o sharenfs=rw,no_root_squash tank/shared");
+    let dir = top.join("shared");
+    let mut nfs = site.nfs();
+    let root = nfs.mount("/tank/shared").unwrap();
+    let name = dir.join("file");
+    std::fs::write(&name, "000000").unwrap();
+    let open = std::fs::File::open(&name).unwrap();
+    let read_open = || {
+        let mut text = [0; 6];
+        std::os::unix::fs::FileExt::read_exact_at(&open, &mut text, 0).unwrap();
+        String::from_utf8(text.to_vec()).unwrap()
+    };
+    let file = nfs.lookup(&root, "file").unwrap();
+    let mut waited = Duration::ZERO;
+    for round in 1..=ROUNDS {
+        let new = format!("{round:06}");
+        let old = format!("{:06}", round - 1);
+        assert_eq!(read_open(), old);
+        assert_eq!(nfs.write(&file, new.as_bytes()), 0);
+        let written = Instant::now();
+        site.wait_until("data of an open file", || read_open() == new);
+        waited += written.elapsed();
+    }
+    for round in 1..=ROUNDS {
+        let new = dir.join("new");
+        let text = format!("replaced {round}");
+        std::fs::write(&new, &text).unwrap();
+        assert!(name.metadata().is_ok() && std::fs::read_to_string(&name).unwrap() != text);
+        assert_eq!(nfs.rename(&root, "new", "file"), 0);
+        let renamed = Instant::now();
+        site.wait_until("the file of a name", || std::fs::read_to_string(&name).is_ok_and(|read| read == text));
+        waited += renamed.elapsed();
+        assert!(!new.exists());
+    }
+    assert!(waited < Duration::from_secs(u64::from(ROUNDS)), "{waited:?} for {} changes", 2 * ROUNDS);
 }

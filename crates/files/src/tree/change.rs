@@ -4,7 +4,7 @@
 //! but cannot be removed or renamed here. Links and renames between file systems are rejected, as between any two
 //! mounts.
 
-use super::{Files, Node, Opened, Tree, node_of, object_of};
+use super::{Changed, Files, Node, Opened, Tree, node_of, object_of};
 use crate::{Attributes, Cred, DirName, FileError, FilePosition, HoldKind, New, RenameMode};
 use std::sync::Arc;
 use weir_format::ObjectId;
@@ -103,7 +103,9 @@ impl Tree {
             return Err(FileError::CrossDevice);
         }
         self.file_system_to_modify(rq, file).await?;
-        files.link(rq, cred, object_of(&*files, file), object_of(&*files, dir), name).await
+        let done = files.link(rq, cred, object_of(&*files, file), object_of(&*files, dir), name).await?;
+        self.observers().report(rq, Changed::File(file));
+        Ok(done)
     }
 
     /// Removes a link of a file that is not a directory; see [`Names::remove`](crate::Names::remove).
@@ -112,14 +114,18 @@ impl Tree {
         if self.is_synthetic_entry(dir, name)? {
             return Err(FileError::IsDirectory { object: ObjectId(dir.object) });
         }
-        files.remove(rq, cred, object_of(&*files, dir), name).await
+        files.remove(rq, cred, object_of(&*files, dir), name).await?;
+        self.observers().report(rq, Changed::Name { dir, name });
+        Ok(())
     }
 
     /// Removes an empty directory; see [`Names::remove_dir`](crate::Names::remove_dir).
     pub async fn remove_dir(&self, rq: &Request, cred: &Cred, dir: Node, name: &[u8]) -> Result<(), FileError> {
         let files = self.file_system_to_modify(rq, dir).await?;
         self.require_stored_entry(dir, name)?;
-        files.remove_dir(rq, cred, object_of(&*files, dir), name).await
+        files.remove_dir(rq, cred, object_of(&*files, dir), name).await?;
+        self.observers().report(rq, Changed::Name { dir, name });
+        Ok(())
     }
 
     /// Renames within one file system; see [`Names::rename`](crate::Names::rename).
@@ -143,9 +149,14 @@ impl Tree {
         if from.dir.branch != to.dir.branch {
             return Err(FileError::CrossDevice);
         }
-        let from = DirName { dir: object_of(&*files, from.dir), name: from.name };
-        let to = DirName { dir: object_of(&*files, to.dir), name: to.name };
-        files.rename(rq, cred, from, to, mode).await
+        let stored = |at: DirName<'_, Node>| object_of(&*files, at.dir);
+        let old = DirName { dir: stored(from), name: from.name };
+        let new = DirName { dir: stored(to), name: to.name };
+        files.rename(rq, cred, old, new, mode).await?;
+        for DirName { dir, name } in [from, to] {
+            self.observers().report(rq, Changed::Name { dir, name });
+        }
+        Ok(())
     }
 
     /// Copies a range between files, also from another file system or a snapshot, and returns the number of bytes;
@@ -170,8 +181,10 @@ impl Tree {
             return Err(FileError::CrossDevice);
         };
         let source = FilePosition { file: object_of(&*from, source.file), offset: source.offset };
-        let target = FilePosition { file: object_of(&*to, target.file), offset: target.offset };
-        files.contents().copy_range(rq, cred, lender, source, target, len).await
+        let at = FilePosition { file: object_of(&*to, target.file), offset: target.offset };
+        let copied = files.contents().copy_range(rq, cred, lender, source, at, len).await?;
+        self.observers().report(rq, Changed::File(target.file));
+        Ok(copied)
     }
 
     /// Waits until all earlier changes of the node's file system are on stable storage.

@@ -6,7 +6,7 @@
 //! [`FileSystem`], and, in the sections `nodes`, the method of [`Tree`], which finds the file system of a node. The other
 //! methods of [`Tree`] treat synthetic nodes and names in their own way, and are written by hand.
 
-use super::{Export, Node, Tree, object_of};
+use super::{Changed, Export, Node, Tree, object_of};
 use crate::{
     Acl, Attributes, CaseSensitivity, Cred, DirEntry, DirName, FileError, FileSystem, HoldKind, New, RenameMode, Seek,
     SetAttributes, SetFlags, Snapdir, Space, Usage, WriteAt, XattrMode,
@@ -129,7 +129,9 @@ macro_rules! files {
                 -> Result<$set_result, FileError>
             {
                 let files = self.file_system_to_modify(rq, node).await?;
-                files.$set(rq, cred, object_of(&*files, node), $($set_arg),*).await
+                let done = files.$set(rq, cred, object_of(&*files, node), $($set_arg),*).await?;
+                self.observers().report(rq, Changed::File(node));
+                Ok(done)
             })*
         }
     };

@@ -236,7 +236,7 @@ fn remaining_exports_keep_their_nodes() {
     let tree = Tree::new(Arc::new(opener), vec![export("p", 1), export("p/a", 2)]);
     let seen = Arc::new(AtomicUsize::new(0));
     let counted = seen.clone();
-    tree.watch(move || {
+    tree.observers().watch_exports(move || {
         counted.fetch_add(1, Ordering::Relaxed);
     });
     tree.renew(tree.exports());
