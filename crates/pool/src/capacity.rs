@@ -89,6 +89,13 @@ async fn bpobj_bytes(rq: &Request, mos: &Mos, name: &str) -> Result<u64, ObjectE
 /// Fragmentation, in percent, of free segments of `512 << i` bytes (OpenZFS `module/zfs/metaslab.c`, `zfs_frag_table`).
 const FRAGMENTATION_PERCENT: [u64; 21] =
     [100, 99, 97, 93, 88, 83, 77, 71, 64, 57, 50, 43, 36, 29, 23, 17, 12, 7, 3, 1, 0];
+
+/// Fragmentation, in percent, of free space in segments of this size.
+pub fn segment_fragmentation(segment_bytes: u64) -> u64 {
+    let index = (segment_bytes.max(512).ilog2() as usize - 9).min(FRAGMENTATION_PERCENT.len() - 1);
+    FRAGMENTATION_PERCENT.get(index).copied().unwrap_or(0)
+}
+
 /// Fragmentation of the normal class: average over its vdevs, weighted by their size.
 fn fragmentation(space: &Space) -> Option<u64> {
     let mut sum = 0u128;
@@ -135,6 +142,13 @@ fn metaslab_fragmentation(m: &Metaslab, ashift: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn smaller_segments_are_more_fragmented() {
+        let sizes = [512, 16 << 10, 128 << 10, 1 << 20, (1 << 20) + 1, 512 << 20, 1 << 40];
+        assert_eq!(sizes.map(segment_fragmentation), [100, 83, 64, 43, 43, 0, 0]);
+        assert_eq!(segment_fragmentation(0), 100);
+    }
 
     #[test]
     fn slop_is_a_32nd_within_bounds() {

@@ -4,7 +4,7 @@ use super::progress::Terminal;
 use super::subject::Subject;
 use super::{BenchArgs, BenchCommand, Common, failed, mixes, powercut, results, seconds, size};
 use crate::args::CommandLine;
-use crate::failure::Failure;
+use crate::failure::{Failure, INTERRUPTED};
 use clap::Parser;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -234,25 +234,41 @@ pub fn run(args: &BenchArgs, words: &[String]) -> Result<u8, Failure> {
 }
 
 /// Measures a target, from the beginning or the rounds that a `former` run lacks, and closes it.
-pub fn run_on(subject: Subject, args: &BenchArgs, words: &[String], former: Option<RunResult>) -> Result<u8, Failure> {
-    let done = measure(args, words, &subject, former);
+pub fn run_on(
+    mut subject: Subject,
+    args: &BenchArgs,
+    words: &[String],
+    former: Option<RunResult>,
+) -> Result<u8, Failure> {
+    let keeps = parts(&args.command)?.1.keep;
+    let done = measure(args, words, &mut subject, former);
     // The target is closed whether it was measured or not; its first error counts.
-    let closed = subject.close();
+    let closed = subject.close(keeps);
     let code = done?;
     closed.map(|()| code)
 }
 
 /// Measures an open target and prints the result.
-fn measure(args: &BenchArgs, words: &[String], subject: &Subject, former: Option<RunResult>) -> Result<u8, Failure> {
+fn measure(
+    args: &BenchArgs,
+    words: &[String],
+    subject: &mut Subject,
+    former: Option<RunResult>,
+) -> Result<u8, Failure> {
     let (_, common) = parts(&args.command)?;
     let is_new = former.is_none();
     let words = former.as_ref().map_or(words, |former| &former.command).to_vec();
+    let mut server = subject.server();
+    let mut terminal = Terminal::new(0, 0, 0, &mut server)?;
+    if !subject.prepare(&mut terminal)? {
+        terminal.end();
+        return Ok(INTERRUPTED);
+    }
     let mut session = session(args, &words, subject)?;
     if let Some(former) = former {
         session.resume(former);
     }
-    let mut server = subject.server();
-    let mut terminal = Terminal::new(common.rounds, session.steps(), 1, &mut server)?;
+    terminal.expect(common.rounds * session.steps());
     let complete = run::run(std::slice::from_mut(&mut session), common.rounds, &mut terminal).map_err(failed)?;
     terminal.end();
     results::print(&args.command, session.result(), &folder_of(&session), common.json && is_new)?;
@@ -277,7 +293,7 @@ pub fn refuse_result(folder: &Path) -> Result<(), Failure> {
 /// Exit code of a measurement: 130 if it was stopped, 1 if a server lost what it had promised.
 pub fn exit_code(result: &RunResult, complete: bool) -> u8 {
     match complete {
-        false => 130,
+        false => INTERRUPTED,
         true => u8::from(methods::powercut::has_broken_promise(result)),
     }
 }

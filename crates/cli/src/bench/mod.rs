@@ -1,11 +1,13 @@
 //! `weir bench`: measures storage, and compares measurements.
 
+mod ballast;
 mod compare;
 mod experiments;
 mod in_process;
 mod methods;
 mod mixes;
 mod powercut;
+mod prepare;
 mod progress;
 mod results;
 mod server;

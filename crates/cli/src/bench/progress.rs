@@ -41,12 +41,37 @@ impl<'a> Terminal<'a> {
         Ok(Self { bar, total: rounds * steps * targets, step: 0, seconds: None, stopped, server })
     }
 
+    /// Sets the number of measurements, if it was not known from the beginning.
+    pub fn expect(&mut self, measurements: usize) {
+        self.total = measurements;
+    }
+
+    /// Shows work before the measurements, with the share that is done and the seconds that are left. `false` if the user stopped it.
+    pub fn shows(&mut self, what: &str, share: f64, seconds_left: Option<f64>) -> bool {
+        self.bar.set_position((share * 1000.0).clamp(0.0, 1000.0) as u64);
+        self.bar.set_message(format!("{what}: {}", left(share, seconds_left)));
+        !self.is_cancelled()
+    }
+
     /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
-        if self.stopped.load(Ordering::SeqCst) {
+        if self.stopped.load(Ordering::SeqCst) && self.step == 0 {
+            eprintln!("stopped before the first round: nothing was measured");
+        } else if self.stopped.load(Ordering::SeqCst) {
             eprintln!("stopped; rounds that were finished are kept, 'weir bench resume DIR' measures the rest");
         }
+    }
+}
+
+/// Share that is done, and time that is left.
+fn left(share: f64, seconds_left: Option<f64>) -> String {
+    let percent = (share * 100.0).clamp(0.0, 100.0) as u64;
+    match seconds_left.map(|seconds| seconds.ceil() as u64) {
+        Some(seconds) if seconds < 120 => format!("{percent} % done, {seconds} s left"),
+        Some(seconds) if seconds < 7_200 => format!("{percent} % done, {} min left", seconds.div_ceil(60)),
+        Some(seconds) => format!("{percent} % done, {} h left", seconds.div_ceil(3_600)),
+        None => format!("{percent} % done"),
     }
 }
 
@@ -78,5 +103,18 @@ impl Watcher for Terminal<'_> {
 
     fn server_counters(&mut self) -> Option<BTreeMap<String, u64>> {
         self.server.counters()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_that_is_left_has_a_unit() {
+        assert_eq!(left(0.0, None), "0 % done");
+        assert_eq!(left(0.995, Some(0.4)), "99 % done, 1 s left");
+        assert_eq!(left(0.5, Some(121.0)), "50 % done, 3 min left");
+        assert_eq!(left(0.01, Some(7_201.0)), "1 % done, 3 h left");
     }
 }

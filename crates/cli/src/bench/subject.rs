@@ -4,8 +4,11 @@
 //! A word with `://` is a URL. One that exists as a file or directory is that; with `-d` no path is looked for. Any other word is the
 //! name of a dataset. A path with a slash at the beginning, or a dot, is never a dataset.
 
+use super::ballast;
 use super::failed;
 use super::in_process::OpenDataset;
+use super::prepare::{Measured, Wanted, prepare, shortfall};
+use super::progress::Terminal;
 use super::server::Server;
 use crate::call::{Call, PoolOwner};
 use crate::failure::Failure;
@@ -54,6 +57,8 @@ pub struct PoolOptions {
     /// Maximum amount of dirty data of a dataset's pool [default: as of weir serve]
     #[arg(long, value_name = "SIZE")]
     dirty_max: Option<String>,
+    #[command(flatten)]
+    wanted: Wanted,
 }
 
 impl PoolOptions {
@@ -64,6 +69,8 @@ impl PoolOptions {
             (!self.keys.is_empty(), "--key"),
             (self.arc_max.is_some(), "--arc-max"),
             (self.dirty_max.is_some(), "--dirty-max"),
+            (self.wanted.fill.is_some(), "--fill"),
+            (self.wanted.fragment.is_some(), "--fragment"),
         ]
         .into_iter()
         .find_map(|(is_given, option)| is_given.then_some(option))
@@ -84,6 +91,8 @@ pub struct Subject {
 struct Pool {
     opened: OpenedPool,
     engine: Arc<Engine>,
+    open: OpenOptions,
+    wanted: Wanted,
     _disks: ReturnedDisks,
 }
 
@@ -154,7 +163,7 @@ impl Subject {
         };
         match (found, engine) {
             (Ok((target, facts)), Some(engine)) => {
-                let pool = Pool { opened, engine, _disks: disks };
+                let pool = Pool { opened, engine, open, wanted: options.wanted, _disks: disks };
                 Ok(Self { target, facts, word: word.to_owned(), pool: Some(pool) })
             }
             (found, engine) => {
@@ -173,16 +182,41 @@ impl Subject {
         }
     }
 
-    /// Closes the pool. Sessions of the target must have ended.
+    /// Fills, ages and fragments the pool as the command line asks; `false` if the user stopped it.
+    ///
+    /// # Errors
+    /// If the state is out of reach, or the pool fails.
+    pub fn prepare(&mut self, terminal: &mut Terminal<'_>) -> Result<bool, Failure> {
+        let Some(Pool { engine, open, wanted, .. }) = self.pool.as_ref().filter(|pool| pool.wanted.is_any()) else {
+            return Ok(true);
+        };
+        let record = ["dataset.recordsize", "dataset.volblocksize"].iter().find_map(|key| self.facts.get(*key));
+        let record_bytes = record.and_then(|text| text.parse().ok()).unwrap_or(128 << 10);
+        let reached = engine.machine.block_on(prepare(engine, open, wanted, record_bytes, terminal))?;
+        let Some(reached) = reached else { return Ok(false) };
+        let percent = |key: &str| reached.get(key).map_or("unknown", String::as_str);
+        let fill = percent("pool.fill_percent");
+        let fragmentation = percent("pool.fragmentation_percent");
+        let age = percent("age");
+        eprintln!("pool '{}': {fill} % filled, {fragmentation} % fragmented, {age}", engine.name());
+        shortfall(&reached).iter().for_each(|text| eprintln!("warning: {text}"));
+        self.facts.extend(reached);
+        Ok(true)
+    }
+
+    /// Destroys what filled the pool, unless it `keeps` it, and closes the pool. Sessions of the target must have ended.
     ///
     /// # Errors
     /// If the pool cannot be closed.
-    pub fn close(self) -> Result<(), Failure> {
+    pub fn close(self, keeps: bool) -> Result<(), Failure> {
         let Self { target, pool, .. } = self;
         drop(target);
         pool.map_or(Ok(()), |pool| {
+            let is_prepared = pool.wanted.is_any() && !keeps;
+            let emptied =
+                if is_prepared { pool.engine.machine.block_on(ballast::destroy(&pool.engine)) } else { Ok(()) };
             drop(pool.engine);
-            pool.opened.close()
+            pool.opened.close().and(emptied.map_err(Failure::from))
         })
     }
 }
@@ -237,12 +271,7 @@ async fn facts(engine: &Arc<Engine>, name: &str, open: &OpenOptions) -> Result<B
             facts.insert(format!("dataset.{}", property.name), property.text(true));
         }
     }
-    let capacity = &view.capacity;
-    facts.insert("pool.size_bytes".to_owned(), capacity.size_bytes.to_string());
-    let fill = (u128::from(capacity.allocated_bytes) * 100).checked_div(u128::from(capacity.size_bytes));
-    facts.insert("pool.fill_percent".to_owned(), fill.unwrap_or(0).to_string());
-    let fragmentation = capacity.fragmentation.map_or("unknown".to_owned(), |percent| percent.to_string());
-    facts.insert("pool.fragmentation_percent".to_owned(), fragmentation);
+    facts.extend(Measured::of(engine, open).await?.facts());
     Ok(facts)
 }
 

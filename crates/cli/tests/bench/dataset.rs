@@ -19,7 +19,7 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
-/// Demands that the engine counted in each round what the client moved.
+/// Checks that the engine counted in each round the bytes that the client moved.
 fn agrees_with_the_engine(result: &Value) {
     for step in result["steps"].as_array().unwrap() {
         let round = &step["rounds"][0];
@@ -138,4 +138,76 @@ fn a_pool_that_another_process_serves_is_refused() {
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     let says = format!("t/films: a process (process {}) has the pool open; measure the dataset through", server.0.id());
     assert_eq!((out.status.code(), text.contains(&says)), (Some(1), true), "{text}");
+}
+
+#[test]
+fn a_pool_is_filled_fragmented_and_aged_before_the_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pool(folder);
+    let words = ["bench", "stream", "t/films", "--size", "1M", "--threads", "1", "--time", "1", "--no-ceilings"];
+    let state = ["--fill", "40", "--fragment", "50", "--age", "1s"];
+    let out = ran(folder, &[&words[..], &state, &["-o", "first"]].concat());
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success() && said.contains("% filled") && said.contains(" overwritten in random"), "{said}");
+    let fact = |name: &str, key: &str| result(folder, name)["environment"][key].as_str().unwrap().to_owned();
+    let percent = |name: &str, key: &str| fact(name, key).parse::<i64>().unwrap();
+    assert!((38..=42).contains(&percent("first", "pool.fill_percent")), "{said}");
+    assert!((50..=65).contains(&percent("first", "pool.fragmentation_percent")), "{said}");
+    assert_eq!(percent("first", "pool.wanted_fragmentation_percent"), 50);
+    let age = fact("first", "age");
+    assert!(age.starts_with("1 s: ") && age.ends_with(" overwritten in random records of 16K"), "{age}");
+    let datasets = ok(folder, &["zfs", "list", "-Ho", "name"]);
+    assert_eq!(datasets.lines().collect::<Vec<_>>(), ["t", "t/films", "t/vol"], "the ballast is gone");
+
+    // With --keep, the state is that of zpool list, and the next benchmark finds it.
+    ok(folder, &[&words[..], &["--fill", "50", "--keep", "-o", "second"]].concat());
+    let list = ok(folder, &["zpool", "list", "-Hpo", "cap,frag", "t"]);
+    let shown: Vec<i64> = list.split_whitespace().map(|word| word.parse().unwrap()).collect();
+    assert!((shown[0] - percent("second", "pool.fill_percent")).abs() <= 1, "{list}");
+    assert!((shown[1] - percent("second", "pool.fragmentation_percent")).abs() <= 3, "{list}");
+    assert_eq!(fact("second", "age"), "not aged");
+    ok(folder, &[&words[..], &["-o", "third"]].concat());
+    assert!((49..=51).contains(&percent("third", "pool.fill_percent")));
+
+    // Other holes need other records than those that were kept.
+    ok(folder, &[&words[..], &["--fill", "50", "--fragment", "60", "-o", "fourth"]].concat());
+    assert!((48..=52).contains(&percent("fourth", "pool.fill_percent")));
+    assert!((60..=75).contains(&percent("fourth", "pool.fragmentation_percent")));
+    let datasets = ok(folder, &["zfs", "list", "-Ho", "name"]);
+    assert_eq!(datasets.lines().count(), 3, "{datasets}");
+
+    let words = ["bench", "stream", "t/films", "--fill", "90", "--fragment", "70", "--size", "1M"];
+    let out = ran(folder, &words);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(1) && said.contains("70 % at 90 % fill is out of reach"), "{said}");
+}
+
+#[test]
+fn ctrl_c_ends_the_preparation_and_closes_the_pool() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    pool(folder);
+    let words = ["bench", "stream", "t/films", "--size", "1M", "--fill", "20", "--age", "1h", "-o", "run"];
+    let mut bench = weir(folder, &words).stderr(Stdio::piped()).spawn().unwrap();
+    // The signal shall stop the preparation: it is sent once it no longer kills the process.
+    let status = format!("/proc/{}/status", bench.id());
+    let catches = || {
+        let text = std::fs::read_to_string(&status).unwrap();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & 1 << 1 != 0
+    };
+    while !catches() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let pid = rustix::process::Pid::from_child(&bench);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let code = bench.wait().unwrap().code();
+    let said = std::io::read_to_string(bench.stderr.take().unwrap()).unwrap();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("stopped before the first round"), "{said}");
+    assert!(!folder.join("run/result.json").exists());
+    let datasets = ok(folder, &["zfs", "list", "-Ho", "name"]);
+    assert_eq!(datasets.lines().collect::<Vec<_>>(), ["t", "t/films", "t/vol"]);
 }
