@@ -34,6 +34,8 @@ pub struct CachedPool {
     pub guid: u64,
     /// Paths of its devices, as they were when it was last open.
     pub paths: Vec<PathBuf>,
+    /// GUIDs of the leaves of its vdev tree.
+    pub leaves: Vec<u64>,
 }
 
 /// Where a pool is remembered: the property `cachefile`.
@@ -141,11 +143,19 @@ impl CacheFile {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn put(&self, engine: &Engine) -> Result<(), Failure> {
+        self.put_instead(None, engine)
+    }
+
+    /// Records a pool that is open and had another GUID, if one is given. At no time the file has neither.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn put_instead(&self, former: Option<u64>, engine: &Engine) -> Result<(), Failure> {
         let shown = engine.shown();
         let mut config = shown.config.mos_list(shown.uberblock.txg);
         config.set("vdev_tree", vdev_tree(engine));
         self.update(|list| {
-            remove(list, shown.config.guid);
+            former.into_iter().chain([shown.config.guid]).for_each(|guid| remove(list, guid));
             list.set(&shown.config.name, config);
         })
     }
@@ -267,7 +277,8 @@ fn pool(name: &str, value: &NvValue) -> Option<CachedPool> {
         let list = root.get_list_array(aux).unwrap_or_default();
         paths.extend(list.iter().filter_map(|vdev| vdev.get_str("path").map(PathBuf::from)));
     }
-    Some(CachedPool { name: name.to_owned(), guid, paths })
+    let leaves = tree.leaves().iter().map(|leaf| leaf.guid).collect();
+    Some(CachedPool { name: name.to_owned(), guid, paths, leaves })
 }
 
 #[cfg(test)]
@@ -311,7 +322,12 @@ mod tests {
         put(80, "backup", &["/c"]).unwrap();
         // Renamed, and on another device.
         put(70, "pond", &["/d"]).unwrap();
-        let of = |name: &str, guid, path: &str| CachedPool { name: name.into(), guid, paths: vec![path.into()] };
+        let of = |name: &str, guid, path: &str| CachedPool {
+            name: name.into(),
+            guid,
+            paths: vec![path.into()],
+            leaves: vec![guid + 1],
+        };
         assert_eq!(file.pools().unwrap(), [of("backup", 80, "/c"), of("pond", 70, "/d")]);
         file.remove(80).unwrap();
         assert_eq!(file.device_paths(), [PathBuf::from("/d")]);

@@ -394,8 +394,7 @@ impl Daemon {
             }
             let place = self.places.lock().get(&pool.key()).cloned().unwrap_or_default();
             let former = before.map(|(guid, _)| guid).filter(|guid| *guid != now.0);
-            let put =
-                |file: CacheFile| former.map_or(Ok(()), |guid| file.remove(guid)).and_then(|()| file.put(&pool.engine));
+            let put = |file: CacheFile| file.put_instead(former, &pool.engine);
             if let Err(failure) = place.file().map_or(Ok(()), put) {
                 tracing::error!("pool '{}': {failure}", pool.engine.name());
             }

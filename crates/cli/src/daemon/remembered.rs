@@ -18,7 +18,7 @@ use weir_admin::{Action, Command, Outcome, ProcessChange, Refusal, RefusalKind};
 use weir_machine::Machine;
 use weir_machine::lock::{Mutex, MutexGuard};
 use weir_object_store::is_url_path;
-use weir_pool::assemble::state;
+use weir_pool::assemble::{Assembly, FoundPool, state};
 use weir_pool::{assemble, scan};
 
 /// A pool that is not open.
@@ -173,17 +173,35 @@ impl Daemon {
         }
         let limits = self.limits_of_pool();
         let machine = self.machine.clone();
+        let former = pool.guid;
         let pool = pool.clone();
         let opening = tokio::task::spawn_blocking(move || import(machine, &pool, search, limits)).await;
         let writable = opening.unwrap_or_else(|error| Err(Failure::failed(error.to_string())))?;
-        self.adopt(writable, CachePlace::Usual, true).await
+        self.adopt(writable, CachePlace::Usual, true).await?;
+        // The pool may have another GUID by now: the one that it had in the file is not waited for.
+        self.remembered.remove(former);
+        self.expect_remembered();
+        Ok(())
     }
+}
+
+/// GUID of a pool of the cache file in its labels. `zpool reguid` may have changed it in them, and have been killed before it
+/// changed the file: then it is the active pool that has leaves of this one. A leaf keeps its GUID.
+fn current_guid(assembly: &Assembly, pool: &CachedPool) -> u64 {
+    if assembly.pools.contains_key(&pool.guid) {
+        return pool.guid;
+    }
+    let is_it = |found: &FoundPool| {
+        found.config.state == state::ACTIVE && found.devices.keys().any(|leaf| pool.leaves.contains(leaf))
+    };
+    assembly.pools.iter().find(|(_, found)| is_it(found)).map_or(pool.guid, |(guid, _)| *guid)
 }
 
 /// Imports a pool of the cache file from these places, unless it was exported or destroyed meanwhile.
 fn import(machine: Machine, pool: &CachedPool, search: Vec<PathBuf>, limits: Limits) -> Result<WritablePool, Failure> {
     let assembly = assemble(machine.block_on(scan(&machine, &search))?);
-    match assembly.pools.get(&pool.guid).map(|pool| pool.config.state) {
+    let guid = current_guid(&assembly, pool);
+    match assembly.pools.get(&guid).map(|pool| pool.config.state) {
         Some(state::ACTIVE) => {}
         None => return Err(Failure::failed(format!("no device has its label: {}", shown(&pool.paths)))),
         Some(state::DESTROYED) => return Err(Failure::failed("it was destroyed")),
@@ -193,7 +211,10 @@ fn import(machine: Machine, pool: &CachedPool, search: Vec<PathBuf>, limits: Lim
         }
     }
     drop(assembly);
-    let pool = pool.guid.to_string();
+    if guid != pool.guid {
+        tracing::warn!("pool '{}' has the GUID {guid} in its labels, and {} in the cache file", pool.name, pool.guid);
+    }
+    let pool = guid.to_string();
     let intent = WriteIntent { search, pool, limits: Some(limits), ..WriteIntent::default() };
     WritablePool::open(machine, &intent)
 }

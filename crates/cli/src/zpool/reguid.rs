@@ -2,7 +2,7 @@
 
 use super::attach::opened;
 use crate::args::CommandLine;
-use crate::cache_file::{self, CacheFile, CachePlace};
+use crate::cache_file::CacheFile;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::options::PoolDirs;
@@ -51,8 +51,7 @@ pub fn run(call: &Call, args: &ReguidArgs) -> Result<u8, Failure> {
         let file = CacheFile::usual();
         let is_cached = |file: &CacheFile| file.pools().is_ok_and(|pools| pools.iter().any(|pool| pool.guid == former));
         if let Some(file) = file.filter(is_cached) {
-            file.remove(former)?;
-            cache_file::remember(call, &CachePlace::Usual, engine);
+            file.put_instead(Some(former), engine)?;
         }
         Ok(())
     })?;

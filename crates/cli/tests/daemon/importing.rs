@@ -28,6 +28,29 @@ fn a_cache_file_finds_pools_whose_devices_were_renamed_and_added() {
     assert!(!status.contains("d3") && status.contains("state: ONLINE"), "{status}");
 }
 
+/// A power cut after the labels have the new GUID of `zpool reguid`, and before the cache file has it.
+#[test]
+fn a_pool_whose_guid_changed_is_found_by_its_leaves() {
+    let site = Site::new(2);
+    let mut daemon = site.start();
+    site.ok("zpool create -O sharenfs=on tank mirror d0 d1");
+    let cache = site.path("state/zpool.cache");
+    let old = std::fs::read(&cache).unwrap();
+    let guid = || site.ok("zpool get -Hpo value guid tank");
+    let before = guid();
+    site.ok("zpool reguid tank");
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    let new = std::fs::read(&cache).unwrap();
+    assert_ne!(old, new, "the file has the new GUID");
+    std::fs::write(&cache, &old).unwrap();
+    let _daemon = site.start();
+    assert_eq!(site.pools(), ["tank"], "{}", site.log());
+    assert_ne!(guid(), before);
+    assert_ne!(std::fs::read(&cache).unwrap(), old);
+    assert!(!site.ok("daemon status").contains("not served"));
+}
+
 #[test]
 fn a_temporary_name_is_not_written_to_the_pool() {
     let site = Site::new(2);
