@@ -34,6 +34,12 @@ impl Tree {
         Ok(out)
     }
 
+    /// Whether a top-level vdev exists and was not removed.
+    pub(crate) fn is_concrete(&self, vdev: u32) -> bool {
+        let tops = self.version();
+        tops.get(vdev).is_some_and(|top| !matches!(top.vdev.body, Body::Indirect(_)))
+    }
+
     fn remap_at(&self, place: Place, range: Range<u64>, out: &mut Remapped) -> Result<(), BlockError> {
         let tops = self.version();
         let Body::Indirect(removed) = &tops.at(place)?.vdev.body else {

@@ -21,7 +21,9 @@ mod evacuation;
 mod loads;
 mod log;
 mod metaslabs;
+mod nop_write;
 mod place;
+mod raw_form;
 mod rebuild;
 mod reflow;
 mod space;
@@ -49,11 +51,13 @@ use bytes::Bytes;
 use encode::{Encoded, Encoding};
 use futures_util::FutureExt;
 use futures_util::future::{join_all, poll_fn};
+use nop_write::same;
 use place::Placed;
+pub use raw_form::RawForm;
 use smallvec::smallvec;
 use std::sync::Arc;
 use weir_codec::compress::ZstdLevel;
-use weir_codec::crypt::{DatasetKey, IV_BYTES, MAC_BYTES, SALT_BYTES};
+use weir_codec::crypt::DatasetKey;
 use weir_format::{BlockPointer, ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::{Origin, Request};
@@ -97,6 +101,8 @@ pub struct WriteOptions {
     /// The bytes are those of a block of data or dnodes as they are stored, encrypted or authenticated by another pool that has
     /// the key (`zfs receive` of raw streams).
     pub raw: Option<RawForm>,
+    /// The block that this one replaces, if it may stay: of a nop-write, see [`Blocks::write`].
+    pub replaces: Option<Box<BlockPointer>>,
     /// Whether payloads of at most 112 bytes may be embedded in the pointer (feature `embedded_data`).
     pub embed: bool,
     /// Whether holes have a birth txg (feature `hole_birth`).
@@ -105,29 +111,6 @@ pub struct WriteOptions {
     pub fill: u64,
     /// Origin of the block's bytes, for the accounts.
     pub writer: Origin,
-}
-
-/// How a block is stored whose bytes are encrypted or authenticated already. All but the compression is in the pointer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawForm {
-    /// Compression of the clear bytes.
-    pub compression: CompressionKind,
-    /// Size in bytes of the clear and uncompressed block.
-    pub lsize_bytes: u64,
-    /// Salt of the block's key; zero for a block that is authenticated only.
-    pub salt: [u8; SALT_BYTES],
-    /// Initialisation vector; zero for a block that is authenticated only.
-    pub iv: [u8; IV_BYTES],
-    /// Message authentication code.
-    pub mac: [u8; MAC_BYTES],
-}
-
-impl RawForm {
-    /// The form of a block of this size that is neither compressed nor encrypted: one of zeros.
-    pub fn clear(lsize_bytes: u64) -> Self {
-        let compression = CompressionKind::Off;
-        RawForm { compression, lsize_bytes, salt: [0; SALT_BYTES], iv: [0; IV_BYTES], mac: [0; MAC_BYTES] }
-    }
 }
 
 /// The bytes of a block, compressed.
@@ -158,6 +141,7 @@ impl WriteOptions {
             keys: None,
             sealed: false,
             raw: None,
+            replaces: None,
             embed: true,
             hole_birth: true,
             fill: 1,
@@ -269,7 +253,8 @@ impl Blocks {
         self.writer().map_or(WritableEncodings::ALL, set)
     }
 
-    /// Writes a block and returns its pointer. A block of zeros becomes a hole, unless compression is off.
+    /// Writes a block and returns its pointer. A block of zeros becomes a hole, unless compression is off. A block that equals the
+    /// one that it replaces is not written, and the pointer is that of the other ([`WriteOptions::replaces`]).
     ///
     /// # Errors
     /// [`BlockError::NoSpace`]; [`BlockError::Device`] or [`BlockError::Missing`] if a copy of no piece could be written;
@@ -358,6 +343,9 @@ impl Blocks {
         plug: Option<&WritePlug>,
     ) -> Result<BlockPointer, BlockError> {
         let Ready(stored) = ready;
+        if let Some(pointer) = same(self.tree(), &stored.pointer, options) {
+            return Ok(pointer);
+        }
         let psize_bytes = stored.bytes.len() as u64;
         let placed = self.place(self.writer()?, psize_bytes, options).await?;
         let guard = AllocationGuard { blocks: self, placed: Some(placed), txg: options.txg };

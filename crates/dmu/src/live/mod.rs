@@ -30,6 +30,7 @@ mod change;
 mod clone_range;
 pub(crate) mod dirty_object;
 mod freeing;
+mod nop_write;
 mod object_allocator;
 mod open;
 pub(crate) mod overlay;

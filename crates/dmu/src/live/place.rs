@@ -34,7 +34,7 @@ impl Writes<'_> {
         block: u64,
     ) -> Result<Option<BlockPointer>, ObjectError> {
         let Some(live) = self.set.live().filter(|_| self.set.options().keys.is_none()) else { return Ok(None) };
-        let (bytes, writer, kind, policy) = {
+        let (bytes, writer, kind, policy, former) = {
             let policy = live.settings().policy;
             let shard = live.shard(id);
             let Some(node) = shard.get(&id) else { return Ok(None) };
@@ -50,15 +50,26 @@ impl Writes<'_> {
             if policy.dedup.is_some() {
                 return Ok(None);
             }
-            (bytes, writer, object.dnode.object_type, policy)
+            // What an earlier txg has changed is free once that has synced, and may be overwritten before this one has.
+            let former = node.base.clone().filter(|_| node.txgs.len() == 1);
+            (bytes, writer, object.dnode.object_type, policy, former)
+        };
+        let former = former.filter(|_| policy.allows_nop_writes() && !kind.is_metadata());
+        let replaces = match &former {
+            Some(former) => self.set.pointers().at(rq, former, 0, block).await?.map(Box::new),
+            None => None,
         };
         let options = Writer::new(self.set, rq, tx.txg(), policy).options(id, kind, 0, block, bytes.len());
-        let options = WriteOptions { fill: 1, embed: false, writer, ..options };
+        let options = WriteOptions { fill: 1, embed: false, writer, replaces, ..options };
         let place = ErrorLocation { objset: self.set.id(), object: id, level: 0, block };
         let written = self.set.cache().blocks().write(rq, bytes.clone(), &options).await;
         let pointer = written.map_err(|e| ObjectError::block(place, e))?;
         if pointer.is_hole() || pointer.is_embedded() {
             return Ok(None);
+        }
+        if pointer.logical_birth() < tx.txg() {
+            // A nop-write: the synced block has these bytes, and stays until this txg has synced. The sync compares again.
+            return Ok(Some(pointer));
         }
         let mut shard = live.shard(id);
         let is_written = |now: &Bytes| now.as_ptr() == bytes.as_ptr() && now.len() == bytes.len();

@@ -69,6 +69,15 @@ impl Policy {
         }
     }
 
+    /// Whether a block of data that equals the one that it replaces is not written: its checksum tells it (`ZCHECKSUM_FLAG_NOPWRITE`),
+    /// and blocks are compressed, as OpenZFS demands (`dmu_write_policy`).
+    pub fn allows_nop_writes(&self) -> bool {
+        use ChecksumKind::{Blake3, Edonr, Sha256, Sha512, Skein};
+        matches!(self.checksum, Sha256 | Sha512 | Skein | Edonr | Blake3)
+            && self.compression != CompressionKind::Off
+            && self.dedup.is_none()
+    }
+
     /// Policy of the MOS.
     pub fn of_mos() -> Self {
         Policy { copies: 3, ..Policy::default() }

@@ -6,7 +6,7 @@ use crate::txg::TxgTracker;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_format::{ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
+use weir_format::{ChecksumKind, CompressionKind, ObjectId, ObjectType, ObjsetId, ObjsetKind, Txg};
 use weir_machine::{Request, Source};
 use weir_sim::SimWorld;
 
@@ -130,7 +130,7 @@ struct OnDisk {
     alive: std::collections::BTreeSet<[u64; 16]>,
 }
 
-fn on_disk(world: &SimWorld) -> OnDisk {
+fn on_disk(world: &SimWorld, policy: Policy) -> OnDisk {
     use weir_blocks::vdev::VdevSpec;
     use weir_blocks::{Blocks, Class, Tree, VdevGrid};
     world.add_disk("/d", 40 << 20, 512, weir_sim::Timing::Nvme);
@@ -148,7 +148,7 @@ fn on_disk(world: &SimWorld) -> OnDisk {
     let cache = weir_cache::Cache::new(machine, blocks, 1 << 20);
     let txgs = TxgTracker::new(Txg(3));
     let admission = Arc::new(UnlimitedTxAdmission(txgs.clone()));
-    let set = ObjectSet::make(cache.clone(), ObjsetId(54), ObjsetKind::Zfs, admission, Policy::default());
+    let set = ObjectSet::make(cache.clone(), ObjsetId(54), ObjsetKind::Zfs, admission, policy);
     OnDisk { set, txgs, cache, alive: Default::default() }
 }
 
@@ -156,6 +156,11 @@ impl OnDisk {
     /// Closes the open txg, syncs it, frees the blocks that it killed, and opens the result from its pointer alone.
     async fn sync(&mut self, rq: &Request) -> Arc<ObjectSet> {
         let txg = self.txgs.quiesce().await;
+        self.sync_txg(rq, txg).await
+    }
+
+    /// Syncs a closed txg.
+    async fn sync_txg(&mut self, rq: &Request, txg: Txg) -> Arc<ObjectSet> {
         let blocks = self.cache.blocks().clone();
         if let Some(outcome) = self.set.syncing().sync(rq, txg).await.unwrap() {
             // Two embedded blocks may be equal to the last bit.
@@ -210,7 +215,7 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
             let (id, model) = files.iter_mut().nth(nth).unwrap();
             let (id, at) = (*id, rng.below(END - 9000));
             let len = rng.below(9000);
-            match rng.below(8) {
+            match rng.below(9) {
                 0 => {
                     pool.set.frees().remove(rq, &tx, id).await.unwrap();
                     files.remove(&id);
@@ -226,6 +231,11 @@ async fn live_and_sync(mut pool: OnDisk, mut rng: weir_sim::Rng) {
                 3 => {
                     let spill = (rng.below(2) == 0).then(|| vec![3; 512].into());
                     pool.set.changes().set_spill(rq, &tx, id, spill).await.unwrap();
+                }
+                // The bytes that it has.
+                4 => {
+                    let bytes = &model[at as usize..(at + len) as usize];
+                    pool.set.writes().write(rq, &tx, id, at, bytes).await.unwrap();
                 }
                 _ => {
                     let at = if rng.below(2) == 0 { at / 32 } else { at };
@@ -291,7 +301,7 @@ async fn demand_levels(rq: &Request, set: &Arc<ObjectSet>, object: &crate::objec
 #[test]
 fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
     let world = SimWorld::new(3);
-    let mut pool = on_disk(&world);
+    let mut pool = on_disk(&world, Policy::default());
     let run = world.run(async move {
         let rq = &Request::internal("test");
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
@@ -334,7 +344,7 @@ fn a_tree_of_holes_grows_without_holes_of_a_lower_level() {
 #[test]
 fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
     let world = SimWorld::new(3);
-    let mut pool = on_disk(&world);
+    let mut pool = on_disk(&world, Policy::default());
     let run = world.run(async move {
         let rq = &Request::internal("test");
         let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
@@ -371,15 +381,85 @@ fn a_bonus_area_grows_into_the_place_of_a_spill_block() {
 fn what_is_synced_is_what_was_there() {
     for seed in 0..12 {
         let world = SimWorld::new(seed);
-        let pool = on_disk(&world);
+        // Every other one leaves out writes of what is there.
+        let checksum = if seed.is_multiple_of(2) { ChecksumKind::Fletcher4 } else { ChecksumKind::Sha256 };
+        let pool = on_disk(&world, Policy { checksum, ..Policy::default() });
         world.run(live_and_sync(pool, weir_sim::Rng::new(seed))).unwrap();
+    }
+}
+
+#[test]
+fn a_block_that_equals_the_one_that_it_replaces_is_not_written() {
+    const BLOCKS: u64 = 5;
+    let lz4 = CompressionKind::Lz4;
+    let cases = [
+        (ChecksumKind::Sha256, lz4, 1, true),
+        (ChecksumKind::Blake3, CompressionKind::Zle, 2, true),
+        (ChecksumKind::Fletcher4, lz4, 1, false),
+        (ChecksumKind::Sha256, CompressionKind::Off, 1, false),
+    ];
+    for (checksum, compression, copies, stays) in cases {
+        let world = SimWorld::new(8);
+        let mut pool = on_disk(&world, Policy { checksum, compression, copies, ..Policy::default() });
+        let run = world.run(async move {
+            let rq = &Request::internal("test");
+            let new = &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 1024);
+            let id = ObjectId(1);
+            let mut rng = weir_sim::Rng::new(1);
+            let data: Vec<u8> = (0..BLOCKS * 1024).map(|_| rng.below(256) as u8).collect();
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+            pool.set.changes().create_at(rq, &tx, id, new).await.unwrap();
+            pool.set.writes().write(rq, &tx, id, 0, &data).await.unwrap();
+            drop(tx);
+            let pointers = async |set: &Arc<ObjectSet>| {
+                let object = set.object(rq, id).await.unwrap();
+                let mut out = Vec::new();
+                for n in 0..BLOCKS {
+                    out.push(set.pointers().at(rq, &object, 0, n).await.unwrap());
+                }
+                out
+            };
+            let before = pointers(&pool.sync(rq).await).await;
+            // The second block differs; the third is freed, and written again in the same txg.
+            let mut changed = data.clone();
+            changed[1024] ^= 1;
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+            pool.set.frees().punch(rq, &tx, id, 2048, 1024).await.unwrap();
+            pool.set.writes().write(rq, &tx, id, 0, &changed).await.unwrap();
+            let placed = pool.set.writes().place_block(rq, &tx, id, 0).await.unwrap();
+            assert_eq!(placed == before[0], stays, "a block that the intent log refers to");
+            drop(tx);
+            let synced = pool.sync(rq).await;
+            let after = pointers(&synced).await;
+            let same: Vec<bool> = before.iter().zip(&after).map(|(old, new)| old == new).collect();
+            assert_eq!(same, [stays, false, stays, stays, stays], "{checksum:?} {compression:?}");
+            let object = synced.object(rq, id).await.unwrap();
+            assert_eq!(synced.reader().read(rq, &object, 0, changed.len(), u64::MAX).await.unwrap()[..], changed[..]);
+            pool.count(rq, &synced, std::iter::once(&id)).await;
+            // A closed txg that has not synced replaces the fourth block, the open one writes the old bytes again: the log must not
+            // refer to the old block, whose space may be used anew before the open txg has synced.
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+            pool.set.writes().write(rq, &tx, id, 3072, &[7; 1024]).await.unwrap();
+            drop(tx);
+            let closed = pool.txgs.quiesce().await;
+            let tx = pool.set.begin(rq, 0, SpaceReserve::Normal).await.unwrap();
+            pool.set.writes().write(rq, &tx, id, 3072, &changed[3072..4096]).await.unwrap();
+            let placed = pool.set.writes().place_block(rq, &tx, id, 3).await.unwrap();
+            assert_ne!(placed, after[3]);
+            drop(tx);
+            pool.sync_txg(rq, closed).await;
+            let synced = pool.sync(rq).await;
+            let object = synced.object(rq, id).await.unwrap();
+            assert_eq!(synced.reader().read(rq, &object, 0, changed.len(), u64::MAX).await.unwrap()[..], changed[..]);
+        });
+        run.unwrap();
     }
 }
 
 #[test]
 fn numbers_of_objects_that_sync_while_their_block_is_read_are_taken() {
     let world = SimWorld::new(5);
-    let mut pool = on_disk(&world);
+    let mut pool = on_disk(&world, Policy::default());
     let run = world.run(async move {
         let rq = &Request::internal("test");
         let new = &NewObject::new(ObjectType::PLAIN_FILE_CONTENTS, 512);

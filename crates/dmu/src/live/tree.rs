@@ -6,15 +6,18 @@
 //! ```
 //!
 //! Each block is written once per txg, and each block that it replaces is reported as killed, once. Subtrees without an
-//! edit are not read.
+//! edit are not read. A block of data that equals the one that it replaces is not written (nop-write): it was neither born
+//! nor killed.
 
 use super::dirty_object::{DirtyBlock, DirtyRecords, bonus_capacity};
+use super::nop_write::compared;
 use super::pointer_births::{hole_born, part_of_hole, with_birth};
 use super::policy::{DedupPolicy, Policy};
 use super::spans::Spans;
 use super::sync_result::{Killed, ObjsetSyncResult};
 use super::tx_admission::DedupWriter;
 use crate::error::{ErrorLocation, ObjectError};
+use crate::object::Object;
 use crate::object_set::ObjectSet;
 use crate::read::pointer_in;
 use crate::tree_geometry::TreeGeometry;
@@ -205,10 +208,12 @@ impl Writer<'_> {
         Ok(pointer)
     }
 
-    /// Writes data blocks concurrently on all processors, adjacent ones in one batch.
+    /// Writes data blocks concurrently on all processors, adjacent ones in one batch. Those that equal the blocks of `former`
+    /// are not written.
     async fn write_data(
         &self,
         tree: &Tree<'_>,
+        former: Option<Object>,
         blocks: impl Stream<Item = Block>,
         fill: Fill<'_>,
     ) -> Result<BTreeMap<u64, BlockPointer>, ObjectError> {
@@ -227,7 +232,11 @@ impl Writer<'_> {
                 }
                 batch_bytes += bytes.len();
                 let options = self.options(tree.id, tree.kind, 0, n, bytes.len());
-                let options = WriteOptions { fill: fill(&bytes), writer, compressed, raw, ..options };
+                let replaces = match &former {
+                    Some(former) => self.set.pointers().at(self.rq, former, 0, n).await?.map(Box::new),
+                    None => None,
+                };
+                let options = WriteOptions { fill: fill(&bytes), writer, compressed, raw, replaces, ..options };
                 batch.push((bytes, options));
             }
             let Some((_, first)) = batch.first() else { break };
@@ -269,7 +278,9 @@ impl Writer<'_> {
 
     fn landed(&self, tree: &Tree<'_>, out: &mut BTreeMap<u64, BlockPointer>, written: Written) {
         for (n, pointer) in written {
-            self.born(tree, pointer);
+            if pointer.logical_birth() == self.txg {
+                self.born(tree, pointer);
+            }
             out.insert(n, pointer);
         }
     }
@@ -320,7 +331,8 @@ impl Writer<'_> {
         let mut dnode = image.clone();
         adopt(&mut dnode, base);
         let mut tree = Tree { freed: &changes.freed, ..bare(dnode.indirect_shift) };
-        let mut edits = self.write_data(&tree, blocks, fill).await?;
+        let former = compared(self.set, &self.policy, id, kind, base);
+        let mut edits = self.write_data(&tree, former, blocks, fill).await?;
         self.share_data(&tree, changes, &mut edits);
         tree.edits = edits;
         grow(&mut tree, &mut dnode, changes.levels);
@@ -394,8 +406,12 @@ impl Writer<'_> {
 
     /// Returns the pointer that replaces that of data block `n`, which changes.
     fn edit_data(&self, tree: &Tree<'_>, old: BlockPointer, n: u64, block_bytes: u64) -> BlockPointer {
-        self.killed(tree, old, 0, n);
         let new = tree.edits.get(&n).copied();
+        // A nop-write: the block stays. A new block has another birth.
+        if new == Some(old) && !old.is_embedded() {
+            return old;
+        }
+        self.killed(tree, old, 0, n);
         new.unwrap_or_else(|| self.hole(old.is_null(), tree.kind, 0, block_bytes))
     }
 
