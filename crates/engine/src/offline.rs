@@ -97,28 +97,34 @@ impl Vdevs<'_> {
         }
     }
 
-    /// Brings a device online. It is in service when this returns; the resilver of what it missed starts by itself.
+    /// Brings a device online. It is in service when this returns `true`; the resilver of what it missed starts by itself. A faulted
+    /// device is not offline any more, and stays out of service until its fault is cleared (`vdev_online`): `false`.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if it cannot be opened, or still has operations in progress from before.
-    pub async fn online(&self, guid: u64) -> Result<(), PoolError> {
+    pub async fn online(&self, guid: u64) -> Result<bool, PoolError> {
         if self.engine.cache_devices().online(guid).await? {
-            return Ok(());
+            return Ok(true);
         }
         let _is_lost = self.probe(|leaf| leaf == guid).await?;
-        self.online_alone(guid).await?;
+        if !self.online_alone(guid).await? {
+            return Ok(false);
+        }
         self.engine.scrubs().start_resilver(false).await?;
         // A hot spare is not needed any more if the device missed nothing.
-        self.engine.spares().finish_replacing().await
+        self.engine.spares().finish_replacing().await?;
+        Ok(true)
     }
 
-    async fn online_alone(&self, guid: u64) -> Result<(), PoolError> {
+    async fn online_alone(&self, guid: u64) -> Result<bool, PoolError> {
         let _one_at_a_time = self.engine.adding.lock().await;
         let (_, top, config) = self.config_of(guid)?;
         let tree = self.engine.cache.blocks().tree();
         let is_out = tree.health().iter().any(|leaf| leaf.guid == guid && leaf.faulted);
         if config.faulted || is_out && !self.engine.devices().offline().contains(&guid) {
-            return Err(refused("the device is faulted: 'zpool clear' puts it back into service"));
+            self.engine.devices().set_temporarily_offline(guid, false);
+            self.set_offline(guid, false).await?;
+            return Ok(false);
         }
         let name = config.name();
         let leaf = tree.leaf(guid);
@@ -141,7 +147,8 @@ impl Vdevs<'_> {
         invariant!(leaf.is_in_service(), "a device that is online is out of service");
         self.engine.returns.fetch_add(1, Ordering::SeqCst);
         self.engine.devices().set_temporarily_offline(guid, false);
-        self.set_offline(guid, false).await
+        self.set_offline(guid, false).await?;
+        Ok(true)
     }
 
     /// Looks at all devices: takes those out of service that are lost, and puts those into service that are there again

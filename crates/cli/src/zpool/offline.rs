@@ -92,7 +92,11 @@ pub fn online(call: &Call, args: &OnlineArgs) -> Result<u8, Failure> {
         for device in devices {
             let cannot = |why: String| Failure::failed(format!("cannot online {device}: {why}"));
             let guid = target::leaf_or_cache(call, engine, device, NOT_A_LEAF).map_err(cannot)?;
-            engine.vdevs().online(guid).await.map_err(|error| cannot(error.to_string()))?;
+            if !engine.vdevs().online(guid).await.map_err(|error| cannot(error.to_string()))? {
+                outln!(call, "warning: device '{device}' onlined, but remains in faulted state");
+                outln!(call, "use 'zpool clear' to restore a faulted device");
+                continue;
+            }
             if args.expand {
                 engine.growth().expand(Some(guid)).await.map_err(|error| cannot(error.to_string()))?;
             }

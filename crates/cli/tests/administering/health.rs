@@ -63,10 +63,13 @@ fn a_fault_of_an_offline_device_is_cleared() {
     };
     lab.ok(&format!("zpool offline p {d1}"));
     lab.ok(&format!("zpool offline -f p {d1}"));
-    assert!(lab.fails(&format!("zpool online p {d1}")).contains("the device is faulted"));
     lab.ok(&format!("zpool clear p {d1}"));
     assert_eq!(state(), "OFFLINE");
-    lab.ok(&format!("zpool online p {d1}"));
+    lab.ok(&format!("zpool offline -f p {d1}"));
+    let warning = lab.ok(&format!("zpool online p {d1}"));
+    assert!(warning.contains("onlined, but remains in faulted state\nuse 'zpool clear'"), "{warning}");
+    assert_eq!(state(), "FAULTED");
+    lab.ok(&format!("zpool clear p {d1}"));
     assert_eq!(state(), "ONLINE");
     end(server);
     check(lab.0.path());
@@ -86,7 +89,7 @@ fn a_device_is_faulted_until_the_next_import() {
         status.lines().find(|line| line.trim_start().starts_with(&d1)).unwrap().to_owned()
     };
     assert!(line("-t").contains(" FAULTED ") && line("-t").contains("(untrimmed)"), "{}", line("-t"));
-    assert!(lab.fails(&format!("zpool online p {d1}")).contains("the device is faulted"));
+    assert!(lab.ok(&format!("zpool online p {d1}")).contains("remains in faulted state"));
     lab.ok(&format!("zpool clear p {d1}"));
     assert!(line("").contains(" ONLINE "), "{}", line(""));
     lab.ok(&format!("zpool offline -tf p {d1}"));

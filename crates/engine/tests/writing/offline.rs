@@ -56,7 +56,7 @@ fn a_device_is_offline_until_it_is_brought_online_and_gets_what_it_missed() {
             engine.stop().await.unwrap();
             assert_eq!(look(&machine, &dir).await.states[&device], VdevState::Faulted);
             let engine = import(&machine, &dir).await.unwrap();
-            assert!(engine.vdevs().online(device).await.is_err(), "it is faulted");
+            assert!(!engine.vdevs().online(device).await.unwrap(), "it is faulted");
             engine.devices().clear(Some(device)).await.unwrap();
             assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
             run(&engine, &ScanLimits::default()).await;
