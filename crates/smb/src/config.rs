@@ -197,6 +197,8 @@ fn share_lines(global: &Global<'_>, share: &Share) -> Lines {
         ("path", path),
         ("read only", yes_no(share.read_only)),
         ("guest ok", yes_no(share.guest)),
+        // Who may read a file may execute it: new files have no right to execute, and programs on a share would not start.
+        ("acl allow execute always", "yes".into()),
         ("create mask", "0664".into()),
         ("directory mask", "0775".into()),
         ("ea support", "yes".into()),
