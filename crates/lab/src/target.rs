@@ -45,7 +45,12 @@ impl Target {
             return Err(LabError::Target(text));
         }
         let path = std::fs::canonicalize(word).map_err(LabError::io(Path::new(word)))?;
-        let kind = std::fs::metadata(&path).map_err(LabError::io(&path))?.file_type();
+        let metadata = std::fs::metadata(&path).map_err(LabError::io(&path))?;
+        let kind = metadata.file_type();
+        if kind.is_file() && metadata.len() == 0 {
+            let text = format!("{word}: the file is empty; give it the size to measure: truncate -s 4G {word}");
+            return Err(LabError::Target(text));
+        }
         match (kind.is_dir(), kind.is_file(), kind.is_block_device()) {
             (true, ..) => Ok(Self::Directory(path)),
             (_, true, _) => Ok(Self::File(path)),
