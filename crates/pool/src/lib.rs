@@ -14,6 +14,7 @@ pub mod capacity;
 pub mod config;
 pub mod datasets;
 pub mod dedup;
+pub mod dedup_simulation;
 pub mod diff;
 pub mod dtls;
 pub mod errlog;

@@ -6,9 +6,11 @@ use crate::failure::Failure;
 use crate::units::{human, human_bytes, percent, ratio};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
+use weir_admin::DedupStatus;
 use weir_machine::{Clock, Machine, Nanos, Request};
 use weir_pool::block_stats::{self, LEVELS, ROWS, TOTAL};
 use weir_pool::config::{Class, VdevConfig, VdevKind};
+use weir_pool::dedup_simulation::simulate;
 use weir_pool::space_map_loader::RUN_SEGMENTS;
 use weir_pool::verify::{Plan, Progress, Report, verify};
 use weir_pool::walk::{Prove, Walk};
@@ -49,6 +51,36 @@ pub fn run(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<u8, Failure
     } else {
         LEAKED
     })
+}
+
+/// `-S`: what deduplication of all data would save, and the size of its tables.
+pub fn simulate_dedup(machine: &Machine, pool: &Pool) -> Result<(), Failure> {
+    let rq = Request::internal("zdb");
+    let mut line = ProgressLine::new(machine.clock.clone());
+    let total_bytes = pool.capacity.allocated_bytes;
+    let mut show = |met_bytes| line.show(Progress { met_bytes, total_bytes, passes: 1, ..Progress::default() });
+    let simulation = machine.block_on(simulate(&rq, pool, &mut show));
+    line.clear();
+    let simulation = simulation.map_err(|error| Failure::failed(format!("{}: {error}", pool.name())))?;
+    let tables = DedupStatus::from(&simulation.tables);
+    println!("Simulated DDT histogram:\n{}", crate::zpool::dedup_text(&tables, false));
+    let [once, all] = tables.total();
+    let [dedup, compress, copies] = [
+        (all.deflated_bytes, once.deflated_bytes),
+        (all.logical_bytes, all.physical_bytes),
+        (all.deflated_bytes, all.physical_bytes),
+    ]
+    .map(|(of, to)| if to == 0 { 1.0 } else { of as f64 / to as f64 });
+    let product = dedup * compress / copies;
+    println!(
+        "dedup = {dedup:.2}, compress = {compress:.2}, copies = {copies:.2}, dedup * compress / copies = {product:.2}\n"
+    );
+    match simulation.unreadable {
+        0 => Ok(()),
+        count => {
+            Err(Failure::failed(format!("{count} blocks of pointers cannot be read: what is below them is missing")))
+        }
+    }
 }
 
 fn aim(prove: Prove, space: bool) -> String {

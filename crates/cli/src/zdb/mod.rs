@@ -98,9 +98,9 @@ pub struct ZdbArgs {
     /// Show I/O statistics of the devices
     #[arg(short = 's', long = "io-stats")]
     io_stats: bool,
-    /// Accepted for compatibility; has no effect
-    #[arg(short = 'S')]
-    _simulate: bool,
+    /// Simulate deduplication of all data: what it would save, and the size of its tables
+    #[arg(short = 'S', long = "simulate-dedup")]
+    simulates_dedup: bool,
     /// Show the uberblock; with -l the uberblocks of the labels, three times each place of each label
     #[arg(short = 'u', long = "uberblock", action = ArgAction::Count)]
     uberblock: u8,
@@ -150,19 +150,22 @@ pub fn run(args: &ZdbArgs) -> Result<u8, Failure> {
 }
 
 impl ZdbArgs {
+    /// Whether an option or operand says what to show of a pool.
+    fn selects(&self) -> bool {
+        self.config || self.words.len() > 1 || self.shows_parts()
+    }
+
     /// Whether no option but `-C`, `-U` and those without effect is given.
     fn shows_cached(&self) -> bool {
-        let others = [self.block_stats, self.checksum, self.datasets, self.dedup_stats, self.uberblock];
-        let flags = [
-            self.history,
-            self.intent_logs,
-            self.metaslabs,
-            self.copy,
-            self.io_stats,
-            self.read_block,
-            self.invariants,
-        ];
-        others == [0; 5] && self.paths.is_empty() && self.txg.is_none() && !flags.contains(&true)
+        !self.shows_parts() && !self.copy && !self.read_block && self.paths.is_empty() && self.txg.is_none()
+    }
+
+    /// Whether an option shows a part of the pool's state.
+    fn shows_parts(&self) -> bool {
+        let counts = [self.block_stats, self.checksum, self.datasets, self.dedup_stats, self.uberblock];
+        let flags =
+            [self.history, self.intent_logs, self.metaslabs, self.io_stats, self.simulates_dedup, self.invariants];
+        counts != [0; 5] || flags.contains(&true)
     }
 }
 

@@ -28,6 +28,19 @@ pub fn run(machine: &Machine, pool: &Pool, target: &str, args: &ZdbArgs) -> Resu
     machine.block_on(show(pool, target, args))
 }
 
+/// Suffix of the pool's name while the state of its checkpoint is open (`BOGUS_SUFFIX`).
+const CHECKPOINTED: &str = "_CHECKPOINTED_UNIVERSE";
+
+/// A dataset, under the name that OpenZFS's zdb gives it.
+async fn dataset(rq: &Request, pool: &Pool, name: &str, args: &ZdbArgs) -> Result<Set, Failure> {
+    let mut set = Set::dataset(rq, pool, name).await?;
+    if args.checkpoint {
+        let (pool, below) = name.split_at(name.find(['/', '@']).unwrap_or(name.len()));
+        set.name = format!("{pool}{CHECKPOINTED}{below}");
+    }
+    Ok(set)
+}
+
 async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> {
     let rq = &Request::internal("zdb");
     let verbosity = usize::from(args.datasets);
@@ -35,7 +48,7 @@ async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> 
     let is_dataset = target.contains(['/', '@']);
     if is_dataset || !words.is_empty() {
         let set = match is_dataset {
-            true => Set::dataset(rq, pool, target.trim_end_matches('/')).await?,
+            true => dataset(rq, pool, target.trim_end_matches('/'), args).await?,
             false => Set::mos(rq, pool).await?,
         };
         return one(rq, &set, &words, (verbosity, args.parsable)).await;
@@ -43,7 +56,7 @@ async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> 
     let detail = (verbosity, args.parsable);
     let mut code = one(rq, &Set::mos(rq, pool).await?, &[], detail).await?;
     for info in pool.datasets(rq, true).await? {
-        code = code.max(match Set::dataset(rq, pool, &info.name).await {
+        code = code.max(match dataset(rq, pool, &info.name, args).await {
             Ok(set) => one(rq, &set, &[], detail).await?,
             Err(failure) => {
                 eprintln!("{}: {failure}", info.name);
@@ -73,6 +86,12 @@ async fn one(rq: &Request, set: &Set, words: &[String], detail: Detail) -> Resul
         line.push_str(&format!(", rootbp {}", text::block_pointer(&objects.pointer())));
     }
     println!("{line}");
+    if let Some(sums) = set.deadlist.filter(|_| verbosity >= 3) {
+        let size = |bytes: u64| if exact { bytes.to_string() } else { human(bytes) };
+        let [used, compressed, uncompressed] =
+            [sums.used_bytes, sums.compressed_bytes, sums.uncompressed_bytes].map(size);
+        println!("\n    Deadlist: {used} ({compressed}/{uncompressed} comp)");
+    }
     if words.is_empty() && verbosity < 2 {
         return Ok(0);
     }

@@ -9,8 +9,9 @@ use crate::pools::{keys, search_paths};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_format::Txg;
+use weir_format::dsl::pool as names;
 use weir_machine::{Machine, Request};
-use weir_pool::{OpenOptions, Pool, Rewind};
+use weir_pool::{OpenOptions, Pool, Rewind, uberblocks};
 
 /// Opens the pool that the first operand names, and runs the options.
 pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
@@ -21,7 +22,7 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
     if pool_name.is_empty() {
         return Err(ZdbArgs::misused(&format!("'{target}' is no name of a pool or dataset")));
     }
-    let options = options(args, pool_name)?;
+    let options = options(args, pool_name.clone())?;
     let pool = machine.block_on(Pool::open(machine, &options))?;
     for warning in &pool.warnings {
         eprintln!("{warning}");
@@ -33,25 +34,42 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
     if args.read_block {
         return raw::run(machine, &pool, args);
     }
-    if args.uberblock > 0 {
+    // Without an option that selects, everything is shown once, as by OpenZFS; of a dataset, the dataset.
+    let is_default = !args.selects();
+    let all = is_default && target == pool_name;
+    if args.config || all {
+        print!("\nMOS Configuration:\n{}\n", pool.config.list.to_text(8));
+    }
+    if args.uberblock > 0 || all {
         print!("\nUberblock:\n{}\n", text::uberblock(&pool.uberblock));
     }
-    if args.config {
-        print!("\nMOS Configuration:\n{}\n", pool.config.list.to_text(8));
+    if !args.checkpoint && target == pool_name {
+        checkpoint(machine, &pool)?;
     }
     windows(machine, &pool, args)?;
     let mut code = 0;
     // Objects are shown also without -d.
-    if args.datasets > 0 || args.words.len() > 1 {
+    if args.datasets > 0 || args.words.len() > 1 || is_default {
         code = objects::run(machine, &pool, &target, args)?;
     }
-    if args.block_stats > 0 || args.checksum > 0 {
+    if args.block_stats > 0 || args.checksum > 0 || all {
         code = code.max(blocks::run(machine, &pool, args)?);
     }
     if args.invariants {
         code = code.max(invariants::run(machine, &pool)?);
     }
     Ok(code)
+}
+
+/// Shows the uberblock of the checkpoint, if there is one (`verify_checkpoint`).
+fn checkpoint(machine: &Machine, pool: &Pool) -> Result<(), Failure> {
+    let cannot = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot read the checkpoint: {error}"));
+    let words = machine.block_on(pool.mos.named_words(&Request::internal("zdb"), names::CHECKPOINT));
+    if let Some(words) = words.map_err(|error| cannot(&error))? {
+        let found = uberblocks::of_checkpoint(&words).map_err(|error| cannot(&error))?;
+        print!("\nCheckpointed uberblock found:\n{}\n", text::uberblock(&found));
+    }
+    Ok(())
 }
 
 /// Output of the options that show a part of the pool's state.
@@ -62,6 +80,9 @@ fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure
     }
     if args.dedup_stats > 0 {
         machine.block_on(extras::dedup(&rq, pool, args.dedup_stats > 1))?;
+    }
+    if args.simulates_dedup {
+        blocks::simulate_dedup(machine, pool)?;
     }
     if args.intent_logs {
         machine.block_on(extras::logs(&rq, pool))?;

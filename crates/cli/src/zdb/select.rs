@@ -4,6 +4,8 @@ use super::ranges;
 use crate::failure::Failure;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
+use weir_dsl::bpobj::Sums;
+use weir_dsl::deadlist;
 use weir_files::{FileError, FileSystem};
 use weir_format::ObjectId;
 use weir_machine::Request;
@@ -33,6 +35,8 @@ pub struct Set {
     pub created: u64,
     /// Bytes that it refers to.
     pub referenced_bytes: u64,
+    /// Sums of its deadlist: blocks that it does not refer to, and its previous snapshot does.
+    pub deadlist: Option<Sums>,
 }
 
 impl Set {
@@ -48,7 +52,7 @@ impl Set {
             used = phys.used_bytes;
         }
         let objects = pool.mos.set.clone();
-        Ok(Set { name: "mos".into(), objects, files: None, created: 4, referenced_bytes: used })
+        Ok(Set { name: "mos".into(), objects, files: None, created: 4, referenced_bytes: used, deadlist: None })
     }
 
     /// A dataset.
@@ -59,8 +63,14 @@ impl Set {
             weir_format::ObjsetKind::Zfs => pool.file_system(rq, name).await.ok(),
             _ => None,
         };
+        let deadlist = match dataset.phys.deadlist {
+            ObjectId(0) => None,
+            // One that cannot be read is for `zdb -b` to report.
+            id => deadlist::space(rq, &pool.mos.set, id).await.ok(),
+        };
         Ok(Set {
             name: name.into(),
+            deadlist,
             objects,
             files,
             created: dataset.phys.creation_txg.0,

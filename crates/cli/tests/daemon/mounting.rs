@@ -372,3 +372,35 @@ fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
     }
     assert!(waited < Duration::from_secs(u64::from(ROUNDS)), "{waited:?} for {} changes", 2 * ROUNDS);
 }
+
+/// `zdb -S` predicts what deduplication would save. Without options, zdb shows all of a pool, with its checkpoint.
+#[test]
+fn zdb_simulates_deduplication_and_shows_the_checkpoint() {
+    const BLOCKS: u32 = 256;
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create -o recordsize=8k -o compression=off tank/a");
+    let data: Vec<u8> = (0..BLOCKS * 2048).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for name in ["a/one", "a/two"] {
+        std::fs::write(top.join(name), &data).unwrap();
+    }
+    site.ok("zpool checkpoint tank");
+    site.ok("zfs create tank/later");
+    site.ok("zpool export tank");
+    let zdb = |options: &str| site.ok(&format!("zdb -e -p . {options}"));
+    let shown = zdb("-S tank");
+    assert!(
+        shown.contains("dedup = 2.00, compress = 1.00, copies = 1.00, dedup * compress / copies = 2.00"),
+        "{shown}"
+    );
+    let row = shown.lines().find(|line| line.starts_with("     2 ")).unwrap();
+    assert_eq!(row.split_whitespace().collect::<Vec<_>>(), ["2", "256", "2M", "2M", "2M", "512", "4M", "4M", "4M"]);
+    assert!(shown.contains("DDT entries 256, size 63.8K on disk"), "{shown}");
+    let found = "Checkpointed uberblock found:";
+    let all = zdb("tank");
+    assert!(all.contains(found) && all.contains("Dataset tank/later [ZPL]") && all.contains("No leaks"), "{all}");
+    let old = zdb("-k -d tank");
+    assert!(old.contains("Dataset tank_CHECKPOINTED_UNIVERSE/a [ZPL]"), "{old}");
+    assert!(!old.contains(found) && !old.contains("later"), "{old}");
+    assert!(zdb("-Pddd tank/a").contains("    Deadlist: 0 (0/0 comp)"));
+    assert!(site.fails("zdb -e -p . tank/none").contains("tank/none"));
+}
