@@ -57,17 +57,6 @@ pub(crate) struct Permissions<'a> {
 }
 
 impl Permissions<'_> {
-    /// The ACL of a node as a file server gets it: who may write a file that is no directory may also delete its children.
-    /// There are none, and without that right an open with all rights (FILE_ALL_ACCESS) is refused to the owner of a new file.
-    pub(crate) async fn shown(self, rq: &Request, node: Node, mut acl: Acl) -> Result<Acl, Errno> {
-        if self.checks && self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?.kind != FileKind::Directory
-        {
-            let writers = acl.entries.iter_mut().filter(|ace| ace.is_allow() && ace.mask & masks::WRITE_DATA != 0);
-            writers.for_each(|ace| ace.mask |= masks::DELETE_CHILD);
-        }
-        Ok(acl)
-    }
-
     /// Fails with EACCES unless the caller has all these rights on a file.
     pub(crate) async fn require(self, rq: &Request, cred: &Cred, node: Node, mask: u32) -> Result<(), Errno> {
         if cred.checked {

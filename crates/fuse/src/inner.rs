@@ -492,8 +492,7 @@ impl Inner {
         }
         self.permissions().require_xattr(rq, cred, node, name).await?;
         if name == acl_xdr::NAME {
-            let acl = self.acl(rq, node).await?;
-            return Ok(acl_xdr::encode(&self.permissions().shown(rq, node, acl).await?).into());
+            return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());
         }
         self.tree.xattr(rq, node, name).await.map_err(|e| report_of_file(rq, &e))?.ok_or(Errno::NO_XATTR)
     }

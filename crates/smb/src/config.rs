@@ -268,6 +268,7 @@ mod tests {
         let text = rendered(&[share]).unwrap();
         let has = |part: &str| text.contains(part);
         assert!(has("map to guest = Bad User") && has("read only = yes") && has("guest ok = yes"));
+        assert!(has("acl allow execute always = yes"), "programs on the share can be started");
         assert!(!has("time machine") && !has("shadow") && !has("nfs4acl") && !has("glusterfs"), "{text}");
     }
 
