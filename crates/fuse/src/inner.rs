@@ -283,7 +283,8 @@ impl Inner {
     ) -> Result<Entry, Errno> {
         self.count_lookup(rq, node).await?;
         let entry = async {
-            let attributes = self.tree.attributes(rq, node).await.map_err(|e| report(rq, &e))?;
+            // A file that was replaced since the lookup is stale: the kernel looks its name up again.
+            let attributes = self.tree.attributes(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
             self.build_entry(rq, (parent, name), node, &attributes).await
         };
         let entry = entry.await;
