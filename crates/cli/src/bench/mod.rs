@@ -1,8 +1,8 @@
 //! `weir bench`: measures storage, and compares measurements.
 
-mod ballast;
 mod compare;
 mod experiments;
+mod filler;
 mod in_process;
 mod methods;
 mod mixes;

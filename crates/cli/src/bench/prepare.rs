@@ -1,17 +1,18 @@
 //! Preparation of a pool for a benchmark: how full it is, how fragmented its free space is, and how long it was in use.
 //!
 //! ```text
-//!   measure (allocated, FRAG of zpool list) ─▶ next(): Fill │ Empty │ Hole │ Done ─▶ ballast: write, remove, punch ─▶ three txgs ─▶ measure …
+//!   measure (allocated, FRAG of zpool list) ─▶ next(): Fill │ Empty │ Hole │ Done ─▶ filler: write, remove, punch ─▶ three txgs ─▶ measure …
 //! ```
 //!
-//! The ballast are files in a dataset of their own, [`BALLAST`], which is destroyed at the end. *Bulk* files fill. *Holed* files are
-//! written and lose every second record: the holes between the others are the fragments. A hole has the size of a record of the
-//! measured dataset if that fragments enough, so that the dataset's writes find holes as its own use would have left them.
+//! The filler is a set of files in a dataset of their own, which is destroyed at the end. *Bulk* files fill the pool. *Holed* files
+//! are written, and every second record of them is freed: the holes between the other records fragment the free space. A hole has the
+//! size of a record of the measured dataset if that fragments enough, so that the dataset's writes find holes as its own use would
+//! have left them.
 //!
 //! OpenZFS rates free segments by size: 83 % at 16K, 64 % at 128K, 43 % at 1M, 0 % from 512M on; FRAG is the mean over the free space. The
 //! estimate of [`next`] only has to come close: each pass measures again.
 
-use super::ballast::{Ballast, settle};
+use super::filler::{Filler, settle};
 use super::progress::Terminal;
 use crate::failure::Failure;
 use clap::Args;
@@ -19,7 +20,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_engine::Engine;
 use weir_lab::clock::Stopwatch;
-use weir_lab::text;
 use weir_pool::{OpenOptions, PoolError, capacity};
 
 /// Passes after which a preparation ends with what it reached.
@@ -160,8 +160,8 @@ fn out_of_reach(wanted: &Wanted, fill_percent: f64) -> String {
     )
 }
 
-/// Size of a holed record, and the fragmentation of its holes: the dataset's own record, or the largest smaller one whose holes
-/// fragment twice as much as wanted.
+/// Record size of holed files, and the fragmentation that holes of this size cause. It is the record size of the dataset, or the
+/// largest smaller one whose holes fragment twice as much as wanted.
 fn holed_record(record_bytes: u64, wanted: &Wanted) -> (u64, f64) {
     let least = u64::from(wanted.fragment.unwrap_or(0)).saturating_mul(2).min(80);
     let mut bytes = record_bytes.clamp(MIN_RECORD_BYTES, 1 << 20);
@@ -184,21 +184,21 @@ pub async fn prepare(
 ) -> Result<Option<BTreeMap<String, String>>, Failure> {
     let failed = |why: String| Failure::failed(format!("weir bench: {}: {why}", engine.name()));
     let (record_bytes, hole_percent) = holed_record(record_bytes, wanted);
-    let mut ballast = Ballast::open(engine, record_bytes).await?;
+    let mut filler = Filler::open(engine, record_bytes).await?;
     let mut measured = Measured::of(engine, open).await?;
     let mut age = "not aged".to_owned();
     let mut left_to_age = wanted.age;
     for _ in 0..MAX_PASSES {
-        let work = next(&measured, wanted, ballast.bulk_bytes(), hole_percent).map_err(failed)?;
+        let work = next(&measured, wanted, filler.bulk_bytes(), hole_percent).map_err(failed)?;
         let goes_on = match work {
             Work::Fill(bytes) => {
                 let what = format!("fill the pool to {} %", wanted.fill.unwrap_or_default());
-                ballast.fill(bytes, &what, terminal).await?
+                filler.fill(bytes, &what, terminal).await?
             }
-            Work::Empty(bytes) => ballast.empty(bytes).await.map(|()| true)?,
+            Work::Empty(bytes) => filler.empty(bytes).await.map(|()| true)?,
             Work::Hole(bytes) => {
                 let what = format!("fragment the free space to {} %", wanted.fragment.unwrap_or_default());
-                ballast.hole(bytes, &what, terminal).await?
+                filler.hole(bytes, &what, terminal).await?
             }
             Work::Done => break,
         };
@@ -207,24 +207,16 @@ pub async fn prepare(
         }
         // The pool is in use before its free space is cut into the wanted pieces, which the use would fill again.
         if let (Some(seconds), Work::Fill(_)) = (left_to_age, work) {
-            let Some(bytes) = ballast.age(seconds, terminal).await? else { return Ok(None) };
-            age = format!(
-                "{seconds} s: {} overwritten in random records of {}",
-                text::bytes(bytes as f64),
-                text::block(record_bytes)
-            );
+            let Some(aged) = filler.age(seconds, terminal).await? else { return Ok(None) };
+            age = aged;
             left_to_age = None;
         }
         settle(engine).await?;
         measured = Measured::of(engine, open).await?;
     }
     if let Some(seconds) = left_to_age {
-        let Some(bytes) = ballast.age(seconds, terminal).await? else { return Ok(None) };
-        age = format!(
-            "{seconds} s: {} overwritten in random records of {}",
-            text::bytes(bytes as f64),
-            text::block(record_bytes)
-        );
+        let Some(aged) = filler.age(seconds, terminal).await? else { return Ok(None) };
+        age = aged;
         settle(engine).await?;
         measured = Measured::of(engine, open).await?;
     }
@@ -341,7 +333,7 @@ mod tests {
         assert!(reached(&wanted, 64.0).unwrap_err().contains("60 % at 85 % fill is out of reach"));
     }
 
-    /// A pool without files of the ballast, whose holes do not fragment it: nothing may fill it up.
+    /// A pool without files of the filler, whose holes do not fragment it: nothing may fill it up.
     #[test]
     fn holes_that_do_not_help_never_fill_the_pool() {
         let wanted = Wanted { fragment: Some(30), ..Wanted::default() };

@@ -4,8 +4,8 @@
 //! A word with `://` is a URL. One that exists as a file or directory is that; with `-d` no path is looked for. Any other word is the
 //! name of a dataset. A path with a slash at the beginning, or a dot, is never a dataset.
 
-use super::ballast;
 use super::failed;
+use super::filler;
 use super::in_process::OpenDataset;
 use super::prepare::{Measured, Wanted, prepare, shortfall};
 use super::progress::Terminal;
@@ -214,7 +214,7 @@ impl Subject {
         pool.map_or(Ok(()), |pool| {
             let is_prepared = pool.wanted.is_any() && !keeps;
             let emptied =
-                if is_prepared { pool.engine.machine.block_on(ballast::destroy(&pool.engine)) } else { Ok(()) };
+                if is_prepared { pool.engine.machine.block_on(filler::destroy(&pool.engine)) } else { Ok(()) };
             drop(pool.engine);
             pool.opened.close().and(emptied.map_err(Failure::from))
         })

@@ -158,9 +158,9 @@ fn a_pool_is_filled_fragmented_and_aged_before_the_load() {
     let age = fact("first", "age");
     assert!(age.starts_with("1 s: ") && age.ends_with(" overwritten in random records of 16K"), "{age}");
     let datasets = ok(folder, &["zfs", "list", "-Ho", "name"]);
-    assert_eq!(datasets.lines().collect::<Vec<_>>(), ["t", "t/films", "t/vol"], "the ballast is gone");
+    assert_eq!(datasets.lines().collect::<Vec<_>>(), ["t", "t/films", "t/vol"], "the filler is gone");
 
-    // With --keep, the state is that of zpool list, and the next benchmark finds it.
+    // With --keep, zpool list shows the prepared state, and the next benchmark begins with it.
     ok(folder, &[&words[..], &["--fill", "50", "--keep", "-o", "second"]].concat());
     let list = ok(folder, &["zpool", "list", "-Hpo", "cap,frag", "t"]);
     let shown: Vec<i64> = list.split_whitespace().map(|word| word.parse().unwrap()).collect();

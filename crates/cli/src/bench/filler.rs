@@ -13,11 +13,12 @@ use weir_files::{Cred, FileError, FileSystem, New, NewKind, Space, WriteAt};
 use weir_format::ObjectId;
 use weir_lab::clock::Stopwatch;
 use weir_lab::statistics::Seeded;
+use weir_lab::text;
 use weir_machine::Request;
 use weir_pool::PoolError;
 
 /// Name of the dataset below the pool's root.
-const BALLAST: &str = "weir-bench-ballast";
+const FILLER: &str = "weir-bench-filler";
 /// Parts of a pool's size that one bulk file has.
 const PARTS: u64 = 256;
 /// Most bytes of a file: files are removed as a whole.
@@ -33,20 +34,20 @@ const SETTLING_TXGS: usize = 4;
 /// Most entries of the directory.
 const MAX_FILES: usize = 100_000;
 
-/// A file of the ballast.
+/// A file of the filler.
 #[derive(Clone, Debug)]
-struct BallastFile {
+struct FillerFile {
     name: String,
     object: ObjectId,
     bytes: u64,
 }
 
-/// The ballast of a pool.
-pub struct Ballast {
+/// The filler of a pool.
+pub struct Filler {
     engine: Arc<Engine>,
     files: Arc<FileSystem>,
     record_bytes: u64,
-    bulk: Vec<BallastFile>,
+    bulk: Vec<FillerFile>,
     made: u64,
     random: Seeded,
     content: Bytes,
@@ -54,29 +55,29 @@ pub struct Ballast {
 
 /// Name of the dataset in a pool.
 pub fn name_in(engine: &Engine) -> String {
-    format!("{}/{BALLAST}", engine.name())
+    format!("{}/{FILLER}", engine.name())
 }
 
 fn failed(error: FileError) -> Failure {
     Failure::failed(format!("weir bench: the files that fill the pool: {error}"))
 }
 
-/// Destroys the ballast, if there is one. Its space is free some txgs later.
+/// Destroys the filler, if there is one. Its space is free some txgs later.
 ///
 /// # Errors
 /// If it cannot be destroyed.
 pub async fn destroy(engine: &Engine) -> Result<(), PoolError> {
     let name = name_in(engine);
-    let rq = &Request::internal("ballast");
+    let rq = &Request::internal("filler");
     if engine.synced().dsl_of(rq, &name).await?.find(rq, &name).await.is_err() {
         return Ok(());
     }
     engine.destroy_dataset(name).await
 }
 
-/// `recordsize` of the ballast that an earlier benchmark left.
+/// `recordsize` of the filler that an earlier benchmark left.
 async fn found_record_bytes(engine: &Arc<Engine>) -> Result<Option<u64>, PoolError> {
-    let rq = &Request::internal("ballast");
+    let rq = &Request::internal("filler");
     let name = name_in(engine);
     let dsl = engine.synced().dsl_of(rq, &name).await?;
     let Ok(dataset) = dsl.find(rq, &name).await else { return Ok(None) };
@@ -96,14 +97,14 @@ pub async fn settle(engine: &Engine) -> Result<(), PoolError> {
     Ok(())
 }
 
-impl Ballast {
-    /// Opens the ballast that an earlier benchmark left, or makes one without files. One with other records is destroyed first: its
+impl Filler {
+    /// Opens the filler that an earlier benchmark left, or makes one without files. One with other records is destroyed first: its
     /// blocks are not those that this preparation makes.
     ///
     /// # Errors
     /// If the dataset cannot be made or read.
     pub async fn open(engine: &Arc<Engine>, record_bytes: u64) -> Result<Self, Failure> {
-        let rq = &Request::internal("ballast");
+        let rq = &Request::internal("filler");
         let name = name_in(engine);
         if found_record_bytes(engine).await?.is_some_and(|found| found != record_bytes) {
             destroy(engine).await?;
@@ -132,7 +133,7 @@ impl Ballast {
         for entry in entries.into_iter().filter(|entry| entry.name.starts_with(b"bulk.")) {
             let object = files.directories().lookup(rq, files.root(), &entry.name).await.map_err(failed)?;
             let bytes = files.attrs().get(rq, object).await.map_err(failed)?.size_bytes;
-            bulk.push(BallastFile { name: String::from_utf8_lossy(&entry.name).into_owned(), object, bytes });
+            bulk.push(FillerFile { name: String::from_utf8_lossy(&entry.name).into_owned(), object, bytes });
         }
         let content = Bytes::from(content);
         Ok(Self { engine: engine.clone(), files, record_bytes, bulk, made, random, content })
@@ -167,8 +168,8 @@ impl Ballast {
         done: u64,
         whole: &Whole,
         terminal: &mut Terminal<'_>,
-    ) -> Result<Option<BallastFile>, Failure> {
-        let rq = &Request::internal("ballast");
+    ) -> Result<Option<FillerFile>, Failure> {
+        let rq = &Request::internal("filler");
         let name = format!("{kind}.{:07}", self.made);
         self.made += 1;
         let new = New::of(NewKind::Regular, 0o600);
@@ -189,7 +190,7 @@ impl Ballast {
             });
             try_join_all(writes).await.map_err(failed)?;
         }
-        Ok(Some(BallastFile { name, object: made.object, bytes }))
+        Ok(Some(FillerFile { name, object: made.object, bytes }))
     }
 
     /// Writes bulk files; `false` if the user stopped it.
@@ -215,7 +216,7 @@ impl Ballast {
     /// # Errors
     /// If the pool fails.
     pub async fn empty(&mut self, bytes: u64) -> Result<(), Failure> {
-        let rq = &Request::internal("ballast");
+        let rq = &Request::internal("filler");
         let mut left = bytes;
         while left > 0 {
             let Some(file) = self.bulk.pop() else { break };
@@ -223,7 +224,7 @@ impl Ballast {
                 let range = file.bytes - left..file.bytes;
                 let cut = self.files.contents().allocate(rq, &Cred::root(), file.object, range, Space::Punch).await;
                 cut.map_err(failed)?;
-                self.bulk.push(BallastFile { bytes: file.bytes - left, ..file });
+                self.bulk.push(FillerFile { bytes: file.bytes - left, ..file });
                 break;
             }
             let root = self.files.root();
@@ -253,7 +254,7 @@ impl Ballast {
         }
         // What is not on disk yet would never be allocated.
         self.engine.sync().await?;
-        let rq = &Request::internal("ballast");
+        let rq = &Request::internal("filler");
         let record = self.record_bytes;
         for file in written {
             let holes: Vec<u64> = (0..file.bytes).step_by(2 * record as usize).collect();
@@ -272,12 +273,13 @@ impl Ballast {
         Ok(true)
     }
 
-    /// Overwrites random records of the bulk files for a time; the bytes that were overwritten, `None` if the user stopped it.
+    /// Overwrites random records of the bulk files for a time. Returns the sentence about it for the result, `None` if the user stopped
+    /// it.
     ///
     /// # Errors
     /// If the pool fails.
-    pub async fn age(&mut self, seconds: u64, terminal: &mut Terminal<'_>) -> Result<Option<u64>, Failure> {
-        let rq = &Request::internal("ballast");
+    pub async fn age(&mut self, seconds: u64, terminal: &mut Terminal<'_>) -> Result<Option<String>, Failure> {
+        let rq = &Request::internal("filler");
         let record = self.record_bytes;
         let watch = Stopwatch::start();
         let mut overwritten = 0;
@@ -302,6 +304,7 @@ impl Ballast {
             overwritten += record * IN_FLIGHT;
         }
         debug_assert!(overwritten.is_multiple_of(record), "whole records");
-        Ok(Some(overwritten))
+        let overwritten = text::bytes(overwritten as f64);
+        Ok(Some(format!("{seconds} s: {overwritten} overwritten in random records of {}", text::block(record))))
     }
 }
