@@ -11,6 +11,7 @@
 //! orphan at once; it has the bytes that were to be logged nevertheless.
 
 use super::dirty_object::{BlockLookup, DirtyBlock};
+use super::nop_write::compares;
 use super::tree::Writer;
 use crate::error::{ErrorLocation, ObjectError};
 use crate::handles::Writes;
@@ -54,7 +55,7 @@ impl Writes<'_> {
             let former = node.base.clone().filter(|_| node.txgs.len() == 1);
             (bytes, writer, object.dnode.object_type, policy, former)
         };
-        let former = former.filter(|_| policy.allows_nop_writes() && !kind.is_metadata());
+        let former = former.filter(|_| compares(self.set, &policy, kind));
         let replaces = match &former {
             Some(former) => self.set.pointers().at(rq, former, 0, block).await?.map(Box::new),
             None => None,

@@ -10,7 +10,7 @@
 //! nor killed.
 
 use super::dirty_object::{DirtyBlock, DirtyRecords, bonus_capacity};
-use super::nop_write::compared;
+use super::nop_write::compares;
 use super::pointer_births::{hole_born, part_of_hole, with_birth};
 use super::policy::{DedupPolicy, Policy};
 use super::spans::Spans;
@@ -331,7 +331,7 @@ impl Writer<'_> {
         let mut dnode = image.clone();
         adopt(&mut dnode, base);
         let mut tree = Tree { freed: &changes.freed, ..bare(dnode.indirect_shift) };
-        let former = compared(self.set, &self.policy, id, kind, base);
+        let former = base.filter(|_| compares(self.set, &self.policy, kind)).map(|old| Object::new(id, old.clone()));
         let mut edits = self.write_data(&tree, former, blocks, fill).await?;
         self.share_data(&tree, changes, &mut edits);
         tree.edits = edits;
