@@ -4,9 +4,10 @@
 //!   change by NFS, SMB … ─► queue of this mount ─► thread ─► kernel: forget the name, or attributes and pages
 //! ```
 //!
-//! The kernel is asked on a thread of its own: it waits for locks of the directory or of pages, which an operation may hold that
-//! waits for this process. Changes that are queued already are not queued again, so a file that is written all the time costs
-//! one call per [`PAUSE`]. What does not fit into the queue expires by its TTL ([`crate::name_cache::SHORT_TTL`]).
+//! A thread of its own calls the kernel, because the call waits for locks of the directory or of pages, and an operation that holds
+//! such a lock may wait for this process. The queue has each name and file once, so a file that is written all the time costs one call
+//! per [`PAUSE`]. A change for which the queue has no room becomes visible when the kernel's cache expires
+//! ([`crate::name_cache::SHORT_TTL`]).
 
 use crate::inner::Inner;
 use fuser::{INodeNo, Notifier};

@@ -1,9 +1,9 @@
-//! Blocks that are stored as they came.
+//! Form of blocks that `zfs receive` of a raw stream stores without the key.
 
 use weir_codec::crypt::{IV_BYTES, MAC_BYTES, SALT_BYTES};
 use weir_format::CompressionKind;
 
-/// How a block is stored whose bytes are encrypted or authenticated already. All but the compression is in the pointer.
+/// Form of a block whose bytes are encrypted or authenticated already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawForm {
     /// Compression of the clear bytes.

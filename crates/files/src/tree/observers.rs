@@ -22,7 +22,7 @@ pub enum Changed<'a> {
 
 /// An observer of changes.
 pub trait ChangeObserver: Send + Sync {
-    /// Receives a change. It runs within the request that made it, so it must not wait.
+    /// Receives a change. The request that made the change calls this, so it must not wait.
     fn changed(&self, change: Changed<'_>);
 }
 
@@ -51,8 +51,8 @@ impl ChangeObservers {
         self.of_exports.lock().iter().for_each(|callback| callback());
     }
 
-    /// Adds an observer, until it is dropped. Changes by requests of its `protocol` are not reported to it: what its clients have
-    /// cached, they have changed themselves.
+    /// Adds an observer. It receives changes until it is dropped, except those that requests of its own `protocol` make: the clients
+    /// of that protocol know them.
     pub fn add(&self, protocol: Protocol, observer: Weak<dyn ChangeObserver>) {
         let mut all = self.all.write();
         all.retain(|(_, other)| other.strong_count() > 0);
