@@ -12,7 +12,7 @@ use super::notify::Notifier;
 use super::opening::{OpeningGuard, OpeningPool, OpeningPools, still_opening};
 use super::pool_log;
 use super::remembered::RememberedPools;
-use super::run::Settings;
+use super::run::{Settings, unreadable};
 use crate::admin::{CloseMode, ServedPool};
 use crate::cache_file::{CacheFile, CachePlace};
 use crate::directories;
@@ -238,7 +238,7 @@ impl Daemon {
         let pool = ServedPool::new(self.machine.clone(), engine.clone(), locks.identities(), sender);
         pool.also_has(locks);
         let rq = Request::internal("serve");
-        let exports = Arc::new(Exports::open(&rq, &OpenPool::Writable(engine.clone())).await?);
+        let exports = Arc::new(Exports::open(&rq, &OpenPool::Engine(engine.clone())).await?);
         crate::mount::tell_of_unsynced(&exports.pool).await?;
         pool.set_front(exports.clone());
         if let Some(service) = self.service.get() {
@@ -516,9 +516,17 @@ impl Daemon {
         self.settings.lock().user_queries
     }
 
-    /// Directories and devices of the configuration in which pools are found.
+    /// Directories and devices of the configuration in which pools are found. Those that cannot be read are passed over: the disk of
+    /// one may be unplugged, and pools on others are served without it.
     pub fn pool_dirs(&self) -> Vec<std::path::PathBuf> {
-        self.settings.lock().pool_dirs.clone()
+        let mut dirs = self.settings.lock().pool_dirs.clone();
+        dirs.retain(|dir| unreadable(dir).is_none());
+        dirs
+    }
+
+    /// One line for each of the configuration's `pool_dirs` that cannot be read.
+    pub fn unreadable_dirs(&self) -> Vec<String> {
+        self.settings.lock().unreadable_dirs()
     }
 
     /// Reads the configuration again, tries to open the remembered pools, and brings all exports up to date. Returns what
@@ -557,6 +565,7 @@ impl Daemon {
             }
             *settings = new;
         }
+        lines.extend(self.unreadable_dirs());
         if let Some(service) = self.service() {
             // No pool comes or goes meanwhile.
             let _one_at_a_time = self.changing.lock().await;

@@ -170,6 +170,7 @@ fn start(args: &DaemonArgs) -> Result<u8, Failure> {
                 checked.limits
             );
         }
+        checked.unreadable_dirs().iter().for_each(|line| eprintln!("warning: {line}"));
         match &configuration.path {
             Some(path) => println!("{}: no errors", path.display()),
             None => println!("no configuration file: the defaults are used"),

@@ -21,7 +21,7 @@ use crate::web::{CertificateFiles, PageAddress};
 use std::fs::{File, Permissions, TryLockError};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -30,7 +30,7 @@ use weir_daemon::smb::Options;
 use weir_daemon::users::ChapUsers;
 use weir_daemon::{PortSettings, ServiceOptions, Sharing, Tls};
 use weir_machine::{Clock, Machine};
-use weir_object_store::{Prices, StoreDisks};
+use weir_object_store::{Prices, StoreDisks, is_url_path};
 use weir_web::Store;
 
 /// Interval in which pools that could not be opened are looked at again.
@@ -142,6 +142,28 @@ impl Settings {
             jobs,
             alerts,
         })
+    }
+}
+
+impl Settings {
+    /// One line for each of `pool_dirs` that cannot be read, and is passed over.
+    pub fn unreadable_dirs(&self) -> Vec<String> {
+        let line = |dir: &PathBuf| {
+            unreadable(dir).map(|why| format!("pool_dirs: {}: {why}: no pools are searched there", dir.display()))
+        };
+        self.pool_dirs.iter().filter_map(line).collect()
+    }
+}
+
+/// Why a folder, file or device of `pool_dirs` cannot be searched for pools; `None` if it can, or if only its object store knows.
+pub fn unreadable(path: &Path) -> Option<std::io::Error> {
+    if is_url_path(path) {
+        return None;
+    }
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => std::fs::read_dir(path).err(),
+        Ok(_) => None,
+        Err(error) => Some(error),
     }
 }
 
@@ -288,6 +310,7 @@ async fn serve(daemon: &Arc<Daemon>) -> Result<(), Failure> {
     if daemon.limits().exceed_memory() {
         tracing::warn!("arc_max and dirty_max exceed the memory: the kernel may kill this process");
     }
+    daemon.unreadable_dirs().iter().for_each(|line| tracing::warn!("{line}"));
     daemon.record();
     let mut socket = AdminSocket::open(&daemon.process)?;
     socket.announce_daemon()?;

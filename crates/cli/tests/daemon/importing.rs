@@ -107,3 +107,24 @@ fn cachefile_none_and_a_path_are_respected() {
             .contains("absolute")
     );
 }
+
+/// A disk of `pool_dirs` may be unplugged; the pools on others are served without it.
+#[test]
+fn a_folder_that_is_gone_keeps_no_pool_from_being_served() {
+    let site = Site::new(1);
+    let usb = site.path("usb");
+    site.configure(&format!("{}pool_dirs = [{usb:?}]\n", super::CONFIGURATION));
+    std::fs::create_dir(&usb).unwrap();
+    let mut daemon = site.start();
+    site.ok("zpool create -O sharenfs=on tank d0");
+    daemon.signal(rustix::process::Signal::TERM);
+    daemon.ended();
+    std::fs::remove_dir(&usb).unwrap();
+    let out = site.command("daemon --check").output().unwrap();
+    assert!(super::text(&out.stderr).contains("usb: No such file or directory"), "{out:?}");
+    let _daemon = site.start();
+    assert_eq!(site.pools(), ["tank"], "{}", site.log());
+    assert!(site.log().contains("no pools are searched there"), "{}", site.log());
+    site.ok("zpool export tank");
+    site.ok(&format!("zpool import -d {} tank", site.path("d0").display()));
+}
