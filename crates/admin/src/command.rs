@@ -21,6 +21,7 @@ use weir_analytics::{DatasetNames, PoolObservation, Sample};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_engine::Engine;
+use weir_engine::read_only::READ_ONLY;
 use weir_format::ObjsetKind;
 use weir_machine::Request;
 use weir_pool::PoolError;
@@ -187,6 +188,9 @@ impl Action {
     /// The reason why it is refused or failed.
     pub async fn run(self, host: &impl Host, author: &mut Author) -> Result<Outcome, Refusal> {
         let engine = host.engine();
+        if engine.is_read_only() && self.changes_pool() {
+            return Err(PoolError::Refused { what: READ_ONLY.into() }.into());
+        }
         match self {
             Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Process(change) => change.run(host, author).await.map(|()| Outcome::Changed),
@@ -205,6 +209,16 @@ impl Action {
                 Ok(Outcome::Destroys { names, reclaimed_bytes: destruction.reclaimed_bytes(engine).await? })
             }
             Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
+        }
+    }
+
+    /// Whether the action changes what the pool stores.
+    fn changes_pool(&self) -> bool {
+        match self {
+            Action::Change(_) | Action::ChangeWithoutMounts(_) => true,
+            Action::Pool(change) => !matches!(change, PoolChange::Sync { .. } | PoolChange::Clear { .. }),
+            Action::Process(change) => !matches!(change, ProcessChange::Close { destroyed: false, .. }),
+            _ => false,
         }
     }
 

@@ -32,6 +32,8 @@ impl<'a> CommandTarget<'a> {
     /// # Errors
     /// If the pool cannot be opened.
     pub fn open(call: &'a Call, intent: &WriteIntent) -> Result<Self, Failure> {
+        // The action decides whether it changes the pool.
+        let intent = &WriteIntent { accepts_read_only: true, ..intent.clone() };
         let place = match WritablePool::of_call(call, intent) {
             Ok(opened) => Place::Here(opened),
             Err(mut failure) => Place::There(failure.take_remote().ok_or(failure)?),

@@ -189,7 +189,7 @@ impl OpenedPool {
         let devices = writable.locks().map(Locks::identities).unwrap_or_default();
         let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
         writable.machine.block_on(served_pool.go_on());
-        let shown = OpenPool::Writable(writable.engine.clone());
+        let shown = OpenPool::Engine(writable.engine.clone());
         let admin_socket = Mutex::default();
         let close_mode = Mutex::default();
         let close_requests = tokio::sync::Mutex::new(close_requests);
@@ -336,7 +336,7 @@ pub async fn tell_of_unsynced(shown: &OpenPool) -> Result<(), Failure> {
 /// Linux sends a FUSE mount no request for `sync(2)` and `syncfs(2)`, so both return before the changes are stable. A txg
 /// soon after the last change bounds what a power cut after such a call takes.
 fn shorten_window(shown: &OpenPool) {
-    let OpenPool::Writable(engine) = shown else { return };
+    let OpenPool::Engine(engine) = shown else { return };
     engine.sync_when_idle();
     let pool = shown.name();
     let [idle, most] = [IDLE_TXG_TIMEOUT, TXG_TIMEOUT].map(|timeout| timeout.as_secs());

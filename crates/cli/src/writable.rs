@@ -19,6 +19,7 @@ use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weir_admin::{MountEffect, Query, Refusal, Row};
+use weir_engine::read_only::READ_ONLY;
 use weir_engine::{DirtyLimits, Engine, Host, ImportOptions};
 use weir_machine::Machine;
 use weir_pool::assemble::state;
@@ -58,6 +59,10 @@ pub struct WriteIntent {
     pub to_checkpoint: bool,
     /// Discard the intent logs on missing log devices.
     pub without_logs: bool,
+    /// Open the pool for reading alone, in a process that keeps it open (`zpool import -o readonly=on`).
+    pub read_only: bool,
+    /// Whether the command may use a pool that is open for reading alone.
+    pub accepts_read_only: bool,
     /// New name of the pool, if it is renamed.
     pub new_name: Option<String>,
     /// Whether the new name lasts until the pool is closed, and is not written to it.
@@ -130,6 +135,9 @@ impl WritablePool {
         let machine = call.machine()?;
         match Self::owner(call, intent)? {
             PoolOwner::Theirs(remote) => Err(Failure::remote(&intent.pool, remote)),
+            PoolOwner::Ours(served_pool) if served_pool.engine.is_read_only() && !intent.accepts_read_only => {
+                Err(Failure::failed(format!("cannot open '{}': {READ_ONLY}", intent.pool)))
+            }
             PoolOwner::Ours(served_pool) => {
                 let machine = served_pool.machine.clone();
                 let engine = served_pool.engine.clone();
@@ -217,11 +225,14 @@ impl WritablePool {
         options.host = host();
         options.force = intent.force;
         options.without_logs = intent.without_logs;
+        options.read_only = intent.read_only;
         options.new_name = intent.new_name.clone();
         options.is_temporary = intent.is_temporary;
         let cannot = |error: PoolError| Failure::failed(format!("cannot open '{}': {error}", intent.pool));
         let engine = machine.block_on(Engine::import(&machine, &options)).map_err(cannot)?;
-        lock_caches(&machine, &engine, &mut locks);
+        if !intent.read_only {
+            lock_caches(&machine, &engine, &mut locks);
+        }
         Ok(WritablePool { machine, engine, hold: Hold::Own { exported_before, locks } })
     }
 

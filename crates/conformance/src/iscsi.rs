@@ -196,7 +196,7 @@ async fn start(
     let rq = Request::internal("judge");
     let volume = engine.volume(&rq, &format!("{POOL}/fixed")).await.map_err(|error| failed("volume", error))?;
     volume.set_read_only(true);
-    let exports = Exports::open(&rq, &OpenPool::Writable(engine.clone())).await;
+    let exports = Exports::open(&rq, &OpenPool::Engine(engine.clone())).await;
     let exports = exports.map_err(|error| failed("exports", error))?;
     let volumes: Arc<dyn BlockExports> = exports.volumes.clone();
     let server = Arc::new(Server::new(volumes, Arc::new(Reservations::default())));

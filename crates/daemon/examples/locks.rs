@@ -96,7 +96,7 @@ static XID: AtomicU32 = AtomicU32::new(1);
 
 impl Nfs {
     async fn serve(rq: &Request, machine: &Machine, engine: &Arc<Engine>) -> Nfs {
-        let pool = OpenPool::Writable(engine.clone());
+        let pool = OpenPool::Engine(engine.clone());
         let exports = Exports::open(rq, &pool).await.unwrap();
         let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
         let rules = ExportRules { writers: Hosts::all(), identity };

@@ -24,8 +24,8 @@ use weir_volumes::Volume;
 pub enum OpenPool {
     /// Open read-only.
     ReadOnly(Arc<Pool>),
-    /// Open for writing, with a running engine.
-    Writable(Arc<Engine>),
+    /// Open in an engine, for writing unless the engine is read-only.
+    Engine(Arc<Engine>),
 }
 
 impl OpenPool {
@@ -33,7 +33,7 @@ impl OpenPool {
     pub fn name(&self) -> String {
         match self {
             OpenPool::ReadOnly(pool) => pool.name().to_owned(),
-            OpenPool::Writable(engine) => engine.name(),
+            OpenPool::Engine(engine) => engine.name(),
         }
     }
 
@@ -41,7 +41,7 @@ impl OpenPool {
     pub fn guid(&self) -> u64 {
         match self {
             OpenPool::ReadOnly(pool) => pool.config.guid,
-            OpenPool::Writable(engine) => engine.shown().config.guid,
+            OpenPool::Engine(engine) => engine.shown().config.guid,
         }
     }
 
@@ -49,20 +49,20 @@ impl OpenPool {
     pub fn accounts(&self) -> &Arc<Accounts> {
         match self {
             OpenPool::ReadOnly(pool) => pool.blocks.tree().accounts(),
-            OpenPool::Writable(engine) => engine.cache.accounts(),
+            OpenPool::Engine(engine) => engine.cache.accounts(),
         }
     }
 
     /// Whether the pool is writable.
     pub fn is_writable(&self) -> bool {
-        matches!(self, OpenPool::Writable(_))
+        matches!(self, OpenPool::Engine(engine) if !engine.is_read_only())
     }
 
     /// Facts that properties depend on.
     pub(crate) fn facts(&self) -> PoolFacts {
         match self {
             OpenPool::ReadOnly(pool) => pool.facts(),
-            OpenPool::Writable(engine) => engine.facts(),
+            OpenPool::Engine(engine) => engine.facts(),
         }
     }
 
@@ -70,7 +70,7 @@ impl OpenPool {
     pub(crate) async fn dsl(&self, rq: &Request) -> Result<DslReadGuard, PoolError> {
         match self {
             OpenPool::ReadOnly(pool) => Ok(DslReadGuard::fixed(pool.dsl.clone())),
-            OpenPool::Writable(engine) => engine.synced().dsl(rq).await,
+            OpenPool::Engine(engine) => engine.synced().dsl(rq).await,
         }
     }
 
@@ -100,7 +100,7 @@ impl OpenPool {
     /// # Errors
     /// If the datasets cannot be read.
     pub(crate) async fn without_key(&self, rq: &Request) -> Result<BTreeSet<String>, PoolError> {
-        let OpenPool::Writable(engine) = self else { return Ok(BTreeSet::new()) };
+        let OpenPool::Engine(engine) = self else { return Ok(BTreeSet::new()) };
         let dsl = engine.synced().dsl(rq).await?;
         let is_locked = |dir: &&weir_dsl::Dir| dir.crypto_key().is_some() && engine.keys.of(Some(dir)).is_none();
         Ok(dsl.dirs().into_iter().filter(is_locked).map(|dir| dir.name.clone()).collect())
@@ -111,7 +111,7 @@ impl OpenPool {
     /// # Errors
     /// If the properties cannot be read.
     pub async fn first_with_off(&self, rq: &Request, property: &str) -> Result<Option<String>, PoolError> {
-        let OpenPool::Writable(engine) = self else { return Ok(None) };
+        let OpenPool::Engine(engine) = self else { return Ok(None) };
         let dsl = engine.synced().dsl(rq).await?;
         for info in datasets_of(rq, &dsl, false).await.iter().filter(|info| info.kind == DatasetKind::Filesystem) {
             let found = stored(rq, &dsl, info, property).await;
@@ -125,7 +125,7 @@ impl OpenPool {
     async fn file_system(&self, rq: &Request, name: &str) -> Result<Arc<FileSystem>, PoolError> {
         match self {
             OpenPool::ReadOnly(pool) => pool.file_system(rq, name).await,
-            OpenPool::Writable(engine) => engine.file_system(rq, name).await,
+            OpenPool::Engine(engine) => engine.file_system(rq, name).await,
         }
     }
 
@@ -136,7 +136,7 @@ impl OpenPool {
                 let failed = |source| PoolError::Volume { name: name.to_owned(), source: Box::new(source) };
                 Volume::open(rq, objects, name).await.map_err(failed)
             }
-            OpenPool::Writable(engine) => engine.volume(rq, name).await,
+            OpenPool::Engine(engine) => engine.volume(rq, name).await,
         }
     }
 }
@@ -221,7 +221,7 @@ impl Exports {
     /// # Errors
     /// If the datasets cannot be read.
     pub async fn open(rq: &Request, pool: &OpenPool) -> Result<Exports, PoolError> {
-        if let OpenPool::Writable(engine) = pool {
+        if let OpenPool::Engine(engine) = pool {
             // What changed before is in the lists that are read now.
             engine.changed.take();
         }
@@ -229,7 +229,7 @@ impl Exports {
         let all = datasets(rq, pool, &damaged).await?;
         let clock = match pool {
             OpenPool::ReadOnly(pool) => pool.machine.clock.clone(),
-            OpenPool::Writable(engine) => engine.machine.clock.clone(),
+            OpenPool::Engine(engine) => engine.machine.clock.clone(),
         };
         let opener = PoolOpener { pool: pool.clone(), damaged: damaged.clone() };
         let tree = Tree::with_clock(Arc::new(opener), tree_exports(&all), clock);
@@ -313,7 +313,7 @@ impl Exports {
     /// # Errors
     /// If the datasets cannot be read; the next call tries again.
     pub async fn renew(&self, rq: &Request) -> Result<(), PoolError> {
-        let OpenPool::Writable(engine) = &self.pool else { return Ok(()) };
+        let OpenPool::Engine(engine) = &self.pool else { return Ok(()) };
         // One at a time: an older state must not replace a newer one.
         let _one_at_a_time = self.renewing.lock().await;
         let done = match engine.changed.take() {

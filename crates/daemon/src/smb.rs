@@ -179,7 +179,7 @@ impl SmbService {
         const POSIX: u64 = 1;
         let number = async |property| match pool {
             OpenPool::ReadOnly(_) => Ok::<_, PoolError>(None),
-            OpenPool::Writable(engine) => {
+            OpenPool::Engine(engine) => {
                 let dsl = engine.synced().dsl(rq).await?;
                 let found = dsl.find(rq, dataset).await?;
                 let property = dsl.property(rq, &found, &engine.facts(), property).await?;

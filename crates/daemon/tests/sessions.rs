@@ -234,7 +234,7 @@ async fn serve(world: SimWorld, machine: Machine, seed: u64, models: [Model; 2])
     let engine = Engine::create(&machine, &pool_options()).await.unwrap();
     let kind = Kind::Volume(VolumeSpec { size_bytes: BLOCKS * BLOCK as u64, block_bytes: BLOCK as u32 });
     engine.create_dataset(NewDataset { name: "tank/vol".into(), kind, properties: Vec::new() }).await.unwrap();
-    let exports = Arc::new(Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap());
+    let exports = Arc::new(Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap());
     let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
     let sharing = Sharing::Everything(ExportRules { identity, ..ExportRules::default() });
     let options = ServiceOptions { sharing, ..ServiceOptions::default() };

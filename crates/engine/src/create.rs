@@ -290,7 +290,7 @@ pub async fn create(machine: &Machine, options: &CreateOptions) -> Result<Arc<En
         })
     });
     if let Err(error) = first.await {
-        engine.abandon().await;
+        crate::ending::abandon(&engine).await;
         return Err(error);
     }
     engine.cache_devices().open(&mut BTreeMap::new()).await;
@@ -451,7 +451,7 @@ fn assemble(
         opened: Vec::new(),
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };
-    let engine =
-        Engine::start(Parts { machine: machine.clone(), cache, mos, gate, keys: KeyStore::default(), tops }, core);
+    let (machine, keys, is_read_only) = (machine.clone(), KeyStore::default(), false);
+    let engine = Engine::start(Parts { machine, cache, mos, gate, keys, tops, is_read_only }, core);
     Ok((engine, contents))
 }

@@ -151,7 +151,7 @@ impl Engine {
         check_whole(&dataset)?;
         let values = self.values(rq, &dsl, &dataset).await?;
         let identity = values.identity(&dataset);
-        if dataset.is_snapshot() {
+        if dataset.is_snapshot() || self.is_read_only() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let files = FileSystem::open(rq, set, identity).await.map_err(failed)?;
             self.reading.watch(dataset.objset(), &OpenDataset::Files(files.clone()));
@@ -202,7 +202,7 @@ impl Engine {
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
         check_whole(&dataset)?;
-        if dataset.is_snapshot() {
+        if dataset.is_snapshot() || self.is_read_only() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let volume = Volume::open(rq, set, name).await.map_err(failed)?;
             self.reading.watch(dataset.objset(), &OpenDataset::Volume(volume.clone()));

@@ -39,6 +39,17 @@ pub(super) async fn follow(machine: &Machine, pool: &mut Pool, config: &mut Conf
     );
 }
 
+/// Gives the leaves of a tree the paths that a configuration of the same pool has.
+pub(super) fn copy(tree: &mut VdevConfig, config: &Config) {
+    let mut paths = BTreeMap::new();
+    config::visit(&mut config.root.clone(), &mut |vdev| {
+        if let (Some(guid), Some(path)) = (vdev.get_u64("guid"), vdev.get_str("path")) {
+            paths.insert(guid, path.to_owned());
+        }
+    });
+    rename(tree, &paths);
+}
+
 /// Whether the device at a path has this GUID.
 async fn leads_to(machine: &Machine, path: &Path, guid: u64) -> bool {
     probe(machine, path).await.is_ok_and(|found| found.iter().any(|device| device.guid() == Some(guid)))

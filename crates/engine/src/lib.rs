@@ -34,6 +34,7 @@ mod dedup_quota;
 mod device_paths;
 pub mod diagnosis;
 pub mod dtls;
+mod ending;
 pub(crate) mod error_log;
 pub mod events;
 pub mod expand;
@@ -54,6 +55,7 @@ pub mod prefetch;
 pub mod probe;
 mod property_changes;
 pub mod read_guards;
+pub mod read_only;
 pub mod rebuild;
 pub mod receives;
 pub mod reguid;
@@ -103,7 +105,6 @@ pub use vdev_properties::VdevSetting;
 
 use diagnosis::Diagnosis;
 use error_log::LostBlocks;
-use events::PoolEvent;
 use fault_sink::FaultSink;
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
@@ -208,6 +209,8 @@ pub struct Engine {
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
     pub reading: LongHolds,
+    /// Whether the pool is open for reading alone: no txg follows the one that it was opened in.
+    is_read_only: bool,
     syncs_when_idle: AtomicBool,
     synced_states: synced_state::SyncedStates,
     /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
@@ -242,6 +245,7 @@ pub(crate) struct Parts {
     pub gate: Arc<PoolTxAdmission>,
     pub keys: KeyStore,
     pub tops: allocation::Tops,
+    pub is_read_only: bool,
 }
 
 impl Engine {
@@ -258,19 +262,36 @@ impl Engine {
     /// # Errors
     /// Errors of [`weir_pool::Pool::open`]; [`PoolError::Refused`] if the pool may not be written here.
     pub async fn import(machine: &Machine, options: &ImportOptions) -> Result<Arc<Engine>, PoolError> {
-        open::import_and_add(machine, options, &VdevAddRequest::default()).await
+        match options.read_only {
+            true => read_only::import(machine, options).await,
+            false => open::import_and_add(machine, options, &VdevAddRequest::default()).await,
+        }
     }
 
     /// Assembles the engine and starts the syncer.
     pub(crate) fn start(parts: Parts, core: SyncerState) -> Arc<Engine> {
-        let Parts { machine, cache, mos, gate, keys, tops } = parts;
+        debug_assert!(!parts.is_read_only, "a pool that is open for reading alone has no syncer");
+        let blocks = parts.cache.blocks();
+        let max_loaded_bytes = max_loaded_bytes(parts.cache.stats().sizes.budget_bytes);
+        // Refused only in a pool that is not written to, which loads no metaslab.
+        let _ = blocks.metaslabs().set_source(core.maps.source(&parts.machine, blocks), max_loaded_bytes);
         let shown = PoolStatus {
             config: core.config.clone(),
             uberblock: core.uberblock.clone(),
             faults: Vec::new(),
             freeing: core.freeing,
         };
-        let events = Events::new(machine.clock.clone(), &core.config);
+        let engine = Self::new(parts, shown);
+        engine.multihost.know(&engine);
+        let syncer = engine.machine.tasks.spawn(syncer::run(engine.clone(), core));
+        *engine.syncer.lock() = Some(syncer);
+        engine
+    }
+
+    /// Assembles the engine, without its syncer.
+    pub(crate) fn new(parts: Parts, shown: PoolStatus) -> Arc<Engine> {
+        let Parts { machine, cache, mos, gate, keys, tops, is_read_only } = parts;
+        let events = Events::new(machine.clock.clone(), &shown.config);
         let lost_blocks = Arc::<LostBlocks>::default();
         let diagnosis = Arc::<Diagnosis>::default();
         let sink = FaultSink {
@@ -280,13 +301,10 @@ impl Engine {
             diagnosis: diagnosis.clone(),
         };
         cache.blocks().tree().set_fault_observer(Arc::new(sink));
-        let max_loaded_bytes = max_loaded_bytes(cache.stats().sizes.budget_bytes);
-        // Refused only in a pool that is not written to, which loads no metaslab.
-        let _ = cache.blocks().metaslabs().set_source(core.maps.source(&machine, cache.blocks()), max_loaded_bytes);
         // Set once, here.
         let _ = gate.tree.set(cache.blocks().tree().clone());
         let opened = machine.clock.now();
-        let engine = Arc::new(Engine {
+        Arc::new(Engine {
             machine,
             cache,
             mos,
@@ -313,6 +331,7 @@ impl Engine {
             rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
+            is_read_only,
             syncs_when_idle: AtomicBool::new(false),
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
@@ -324,11 +343,7 @@ impl Engine {
             leaf_activities: Mutex::default(),
             shown: Mutex::new(shown),
             syncer: Mutex::default(),
-        });
-        engine.multihost.know(&engine);
-        let syncer = engine.machine.tasks.spawn(syncer::run(engine.clone(), core));
-        *engine.syncer.lock() = Some(syncer);
-        engine
+        })
     }
 
     /// From now on, changes that no others follow are synced within [`IDLE_TXG_TIMEOUT`]; others, as ever, within
@@ -337,6 +352,11 @@ impl Engine {
         self.syncs_when_idle.store(true, Ordering::Relaxed);
         // The syncer waits without looking; from the next txg on it looks.
         self.txgs().request_sync();
+    }
+
+    /// Whether the pool is open for reading alone ([`ImportOptions::read_only`]).
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
     }
 
     /// The time at which the pool was opened.
@@ -393,6 +413,9 @@ impl Engine {
     /// # Errors
     /// The error that suspended the pool, if the txg cannot be written.
     pub async fn sync(&self) -> Result<(), PoolError> {
+        if self.is_read_only {
+            return Ok(());
+        }
         Ok(self.txgs().wait_synced(self.txgs().open()).await?)
     }
 
@@ -416,6 +439,9 @@ impl Engine {
 
     /// The error of a task that no txg will run.
     fn closed(&self) -> PoolError {
+        if self.is_read_only {
+            return PoolError::Refused { what: read_only::READ_ONLY.into() };
+        }
         PoolError::Suspended { pool: self.name(), why: "pool is exporting".into() }
     }
 
@@ -424,7 +450,7 @@ impl Engine {
     /// # Errors
     /// The error of writing the last txg.
     pub async fn export(&self) -> Result<(), PoolError> {
-        self.end(Some(state::EXPORTED)).await
+        ending::end(self, Some(state::EXPORTED)).await
     }
 
     /// Destroys the pool: syncs a last txg whose labels mark it as destroyed. Its blocks stay until they are overwritten.
@@ -432,7 +458,7 @@ impl Engine {
     /// # Errors
     /// The error of writing the last txg.
     pub async fn destroy(&self) -> Result<(), PoolError> {
-        self.end(Some(state::DESTROYED)).await
+        ending::end(self, Some(state::DESTROYED)).await
     }
 
     /// Closes the pool after a last txg; its labels still say that it is in use.
@@ -440,71 +466,13 @@ impl Engine {
     /// # Errors
     /// The error of writing the last txg.
     pub async fn stop(&self) -> Result<(), PoolError> {
-        self.end(None).await
-    }
-
-    /// Closes a pool whose first txg failed; returns once the engine has released its devices.
-    pub(crate) async fn abandon(&self) {
-        self.cache.l2arc().stop();
-        // The syncer has ended, or is about to; if not, this ends it.
-        let ended = self.sync_task(|syncing: &mut TxgSync<'_>| {
-            syncing.core.ended = true;
-            Box::pin(async { Ok(()) })
-        });
-        let _refused = ended.await;
-        self.wait_ended().await;
-        self.cache.l2arc().close().await;
-        self.events.end();
-    }
-
-    /// Waits for the syncer to end.
-    async fn wait_ended(&self) {
-        let syncer = self.syncer.lock().take();
-        if let Some(syncer) = syncer {
-            // If the syncer's task was lost, its waiters have already got the error.
-            let _ended = syncer.await;
-        }
-    }
-
-    async fn end(&self, state: Option<u64>) -> Result<(), PoolError> {
-        // The last txg does not wait for a cache device.
-        self.cache.l2arc().stop();
-        let done = self.end_as(state).await;
-        self.cache.l2arc().close().await;
-        match state.filter(|_| done.is_ok()) {
-            Some(state::DESTROYED) => self.events.post(PoolEvent::PoolDestroy, |_| {}),
-            Some(_) => self.events.post(PoolEvent::PoolExport, |_| {}),
-            None => {}
-        }
-        self.events.end();
-        done
-    }
-
-    async fn end_as(&self, state: Option<u64>) -> Result<(), PoolError> {
-        // A pool that is suspended, or waits for a device, is closed as of its last complete txg.
-        self.devices().give_up_waiting();
-        for files in self.readers() {
-            self.store_of(&files).await;
-        }
-        self.sync_task(move |syncing: &mut TxgSync<'_>| {
-            Box::pin(async move {
-                if let Some(state) = state {
-                    syncing.core.config.state = state;
-                    syncing.core.config_dirty = true;
-                }
-                syncing.core.ended = true;
-                Ok(())
-            })
-        })
-        .await?;
-        self.wait_ended().await;
-        Ok(())
+        ending::end(self, None).await
     }
 }
 
 impl Engine {
     /// File systems with access times that are not stored yet.
-    fn readers(&self) -> Vec<Arc<FileSystem>> {
+    pub(crate) fn readers(&self) -> Vec<Arc<FileSystem>> {
         let is_file_system = |open: &OpenSet| matches!(open.contents, Some(OpenDataset::Files(_)));
         let files = |open: OpenSet| match open.contents {
             Some(OpenDataset::Files(files)) if files.atimes().is_pending() => Some(files),
@@ -519,7 +487,7 @@ impl Engine {
         self.cache.stats().sizes.budget_bytes + self.gate.dirty_limits().max_bytes + loaded_bytes
     }
 
-    async fn store_of(&self, files: &FileSystem) {
+    pub(crate) async fn store_of(&self, files: &FileSystem) {
         if let Err(error) = files.atimes().store(&Request::internal("access times")).await {
             tracing::debug!(name = files.name(), %error, "access times are not stored");
         }

@@ -29,7 +29,7 @@ use super::space::SpaceMaps;
 use super::syncing::{SyncerState, TxgSync};
 use super::tx_admission::{DirtyLimits, PoolTxAdmission};
 use super::unflushed::LogsAtImport;
-use super::{Engine, Host, Parts, allocation, checkpoint, device_paths, spares, unflushed};
+use super::{Engine, Host, Parts, allocation, checkpoint, device_paths, ending, spares, unflushed};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_blocks::WritableEncodings;
@@ -67,6 +67,8 @@ pub struct ImportOptions {
     pub force: bool,
     /// Discard intent logs on missing devices and log records that cannot be replayed now (`zpool import -m`).
     pub without_logs: bool,
+    /// Open the pool for reading alone: not a byte of its devices changes (`zpool import -o readonly=on`).
+    pub read_only: bool,
     /// The importing host.
     pub host: Host,
     /// Limits of dirty data.
@@ -82,10 +84,16 @@ impl ImportOptions {
             is_temporary: false,
             force: false,
             without_logs: false,
+            read_only: false,
             host: Host::default(),
             dirty: DirtyLimits::default(),
         }
     }
+}
+
+/// The refusal of a pool that can be read and not written.
+fn refused_for_writing(pool: &Pool, what: impl std::fmt::Display) -> PoolError {
+    refused(pool, format!("{what}; it can be read: 'zpool import -o readonly=on', 'weir mount -o ro'"))
 }
 
 fn refused(pool: &Pool, what: impl std::fmt::Display) -> PoolError {
@@ -102,7 +110,9 @@ pub async fn import_and_add(
     more: &VdevAddRequest,
 ) -> Result<Arc<Engine>, PoolError> {
     let mut pool = Pool::open_in(machine, &options.open, Access::ReadWrite).await?;
-    check_owner(&pool, options)?;
+    if let Some(why) = other_owner(&pool, options) {
+        return Err(refused(&pool, why));
+    }
     let watched = multihost::watch(&pool, &options.host).await?;
     check_devices(&pool)?;
     check_sizes(&pool)?;
@@ -111,7 +121,7 @@ pub async fn import_and_add(
     check_tree(rq, &pool).await?;
     check_dead_lists(rq, &pool).await?;
     if pool.mos.named_words(rq, names::CONDENSING_INDIRECT).await?.is_some() {
-        return Err(refused(&pool, "the mapping of a removed vdev is being shortened"));
+        return Err(refused_for_writing(&pool, "the mapping of a removed vdev is being shortened"));
     }
     multihost::claim(&pool, watched, &leaves(&pool)).await?;
     if options.open.checkpoint {
@@ -129,9 +139,7 @@ pub async fn import_and_add(
     let mislabelled = spares::mislabelled(&pool, &config);
     let added = more.join(machine, &mut pool, &mut config).await?;
     let mut aux = std::mem::take(&mut pool.aux);
-    let absent: Vec<u64> =
-        tree.leaves().into_iter().filter(|leaf| leaf.kind != VdevKind::DraidSpare).map(|leaf| leaf.guid).collect();
-    let absent: Vec<u64> = absent.into_iter().filter(|guid| !pool.devices.contains_key(guid)).collect();
+    let absent = absent(&pool);
     let is_rewound = pool.uberblock.checkpoint_txg.0 != 0;
     let engine = assemble(machine, options, pool, config).await?;
     absent.into_iter().for_each(|leaf| engine.events.report(ErrorReport::VdevOpenFailed, Some(leaf)));
@@ -153,7 +161,7 @@ pub async fn import_and_add(
         })
     });
     if let Err(error) = first.await {
-        engine.abandon().await;
+        ending::abandon(&engine).await;
         return Err(error);
     }
     for (spare, list) in mislabelled {
@@ -176,32 +184,29 @@ pub async fn import_and_add(
     Ok(engine)
 }
 
-/// Checks that no other machine owns the pool, and that it was not destroyed.
-fn check_owner(pool: &Pool, options: &ImportOptions) -> Result<(), PoolError> {
+/// Why the pool may not be imported here without force: another machine owns it, or it was destroyed.
+pub(super) fn other_owner(pool: &Pool, options: &ImportOptions) -> Option<String> {
     let label = &pool.label;
     if options.force {
-        return Ok(());
+        return None;
     }
     if label.state == state::DESTROYED {
-        return Err(refused(pool, "it was destroyed; -D -f imports it again"));
+        return Some("it was destroyed; -D -f imports it again".to_owned());
     }
-    let other = label.hostid.filter(|id| *id != options.host.id);
-    if let (state::ACTIVE, Some(id)) = (label.state, other) {
-        let host = label.hostname.as_deref().unwrap_or("unknown");
-        return Err(refused(
-            pool,
-            format!("it may be in use on another machine ({host}, hostid {id:x}); -f forces it"),
-        ));
+    let other = label.hostid.filter(|id| *id != options.host.id)?;
+    if label.state != state::ACTIVE {
+        return None;
     }
-    Ok(())
+    let host = label.hostname.as_deref().unwrap_or("unknown");
+    Some(format!("it may be in use on another machine ({host}, hostid {other:x}); -f forces it"))
 }
 
 fn check_devices(pool: &Pool) -> Result<(), PoolError> {
     if pool.uberblock.endian != Endian::Little {
-        return Err(refused(pool, "a machine of the other byte order wrote it"));
+        return Err(refused_for_writing(pool, "a machine of the other byte order wrote it"));
     }
     if !VERSIONS.contains(&pool.config.version) {
-        return Err(refused(pool, format!("it has version {}", pool.config.version)));
+        return Err(refused_for_writing(pool, format!("it has version {}", pool.config.version)));
     }
     for top in &pool.tree.children {
         let is_foreign = |leaf: &&VdevConfig| {
@@ -220,7 +225,7 @@ fn check_devices(pool: &Pool) -> Result<(), PoolError> {
             _ => None,
         };
         if let Some(odd) = odd {
-            return Err(refused(pool, odd));
+            return Err(refused_for_writing(pool, odd));
         }
     }
     Ok(())
@@ -241,11 +246,11 @@ fn check_features(pool: &Pool) -> Result<(), PoolError> {
     let all = pool.features.for_read.iter().chain(&pool.features.for_write);
     for (guid, _) in all.filter(|(_, count)| **count > 0) {
         let Some(feature) = features::by_guid(guid) else {
-            return Err(refused(pool, format!("it uses the feature {guid}, which is not known; it can be read")));
+            return Err(refused_for_writing(pool, format!("it uses the feature {guid}, which is not known")));
         };
         if READ_ONLY_FEATURES.contains(&feature.name) {
             let name = feature.name;
-            return Err(refused(pool, format!("it uses feature@{name}, which is not kept up; it can be read")));
+            return Err(refused_for_writing(pool, format!("it uses feature@{name}, which is not kept up")));
         }
     }
     Ok(())
@@ -307,10 +312,23 @@ async fn check_dead_lists(rq: &Request, pool: &Pool) -> Result<(), PoolError> {
         let phys = DslDataset::decode(object.dnode.bonus(), object.dnode.endian);
         let list = phys.map_err(|e| PoolError::Decode { what: format!("dataset {id}"), source: e })?.deadlist;
         if list.0 != 0 && set.object(rq, list).await?.dnode.object_type == ObjectType::BPOBJ {
-            return Err(refused(pool, "its datasets have dead lists older than version 26; it can be read"));
+            return Err(refused_for_writing(pool, "its datasets have dead lists older than version 26"));
         }
     }
     Ok(())
+}
+
+/// GUIDs of the leaves whose devices are missing.
+pub(super) fn absent(pool: &Pool) -> Vec<u64> {
+    let is_absent = |leaf: &&VdevConfig| leaf.kind != VdevKind::DraidSpare && !pool.devices.contains_key(&leaf.guid);
+    pool.tree.leaves().into_iter().filter(is_absent).map(|leaf| leaf.guid).collect()
+}
+
+/// The loaded keys of a pool.
+pub(super) fn keys(pool: &mut Pool) -> KeyStore {
+    let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));
+    let opened = opened.collect();
+    KeyStore::new(std::mem::take(&mut pool.wrapping), opened)
 }
 
 /// The devices whose labels are written.
@@ -349,7 +367,7 @@ pub(super) fn config_of(pool: &Pool, options: &ImportOptions) -> Result<Config, 
 pub(super) async fn assemble(
     machine: &Machine,
     options: &ImportOptions,
-    pool: Pool,
+    mut pool: Pool,
     config: Config,
 ) -> Result<Arc<Engine>, PoolError> {
     let rq = &Request::internal("import");
@@ -422,7 +440,7 @@ pub(super) async fn assemble(
         ended: false,
         opened: Vec::new(),
     };
-    let opened = pool.loaded.iter().filter_map(|(dir, key)| Some((pool.dsl.dir(*dir)?.crypto_key()?, key.clone())));
-    let keys = KeyStore::new(pool.wrapping, opened.collect());
-    Ok(Engine::start(Parts { machine: machine.clone(), cache: pool.cache, mos, gate, keys, tops }, core))
+    let keys = keys(&mut pool);
+    let (machine, cache, is_read_only) = (machine.clone(), pool.cache, false);
+    Ok(Engine::start(Parts { machine, cache, mos, gate, keys, tops, is_read_only }, core))
 }

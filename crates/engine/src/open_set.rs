@@ -36,7 +36,7 @@ pub(crate) async fn open_set_of(
 ) -> Result<Arc<ObjectSet>, PoolError> {
     let dir = dsl.dir(dataset.dir);
     let key = key.or_else(|| engine.keys.of(dir));
-    if dataset.is_snapshot() {
+    if dataset.is_snapshot() || engine.is_read_only() {
         return Ok(dsl.open_set(rq, dataset, key).await?);
     }
     let id = dataset.objset();

@@ -3,8 +3,8 @@
 //! Both are of the last synced txg ([`super::synced_state`]): the syncer goes on meanwhile, and delays only the reuse of the
 //! blocks that the txg refers to.
 
-use super::Synced;
 use super::synced_state::SyncedState;
+use super::{Synced, device_paths};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -111,6 +111,10 @@ impl Synced<'_> {
         // It may be a temporary one.
         config.name = self.engine.name();
         let mut tree = config.vdev_tree()?;
+        if self.engine.is_read_only() {
+            // The MOS keeps the paths that it has.
+            device_paths::copy(&mut tree, &self.engine.shown().config);
+        }
         classes(rq, &mos, &mut tree).await;
         let vdevs = self.engine.cache.blocks().tree();
         let offline = self.engine.devices().offline();
@@ -152,6 +156,7 @@ impl Synced<'_> {
             aux: assembly.aux,
             warnings: Vec::new(),
             altroot: self.engine.facts().altroot,
+            read_only: self.engine.is_read_only(),
             cachefile: self.engine.cachefile.lock().clone(),
             dsl,
             loaded,

@@ -173,7 +173,7 @@ impl PoolSplits<'_> {
             })
         });
         if let Err(error) = first.await {
-            engine.abandon().await;
+            crate::ending::abandon(&engine).await;
             return Err(error);
         }
         // From here on the new pool exists.

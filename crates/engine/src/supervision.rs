@@ -122,14 +122,15 @@ struct Supervisor {
 /// Errors of reading the property `failmode`.
 pub async fn supervise(engine: &Arc<Engine>, deadlines: Deadlines, on_panic: OnPanic) -> Result<(), PoolError> {
     engine.is_supervised.store(true, std::sync::atomic::Ordering::Release);
-    engine
-        .sync_task(|syncing: &mut TxgSync<'_>| {
+    if !engine.is_read_only() {
+        let applied = engine.sync_task(|syncing: &mut TxgSync<'_>| {
             Box::pin(async move {
                 syncing.apply_fail_mode().await?;
                 syncing.apply_thresholds().await
             })
-        })
-        .await?;
+        });
+        applied.await?;
+    }
     let interval = (deadlines.slow.min(deadlines.hang) / 4).min(INTERVAL);
     let clock = engine.machine.clock.clone();
     let mut supervisor = Supervisor {

@@ -281,6 +281,9 @@ impl Engine {
     /// # Errors
     /// [`PoolError::Suspended`].
     pub fn log_command(&self, line: String, uid: u32) -> Result<(), PoolError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
         let queued = self.queue.push(self.txgs().open(), move |syncing: &mut TxgSync<'_>| {
             Box::pin(async move { Ok(history::log_command(&mut syncing.change, &line, uid).await?) })
         });

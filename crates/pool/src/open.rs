@@ -134,6 +134,8 @@ pub struct Pool {
     pub warnings: Vec<String>,
     /// Directory below which the process that has the pool open mounts its file systems (`altroot`); empty for none.
     pub altroot: String,
+    /// Whether the process that has the pool open has it open for reading alone (the pool's property `readonly`).
+    pub read_only: bool,
     /// The property `cachefile` of a pool that a process has open; empty for the usual cache file.
     pub cachefile: String,
     /// The datasets.
@@ -259,6 +261,7 @@ impl Pool {
             aux,
             warnings,
             altroot: String::new(),
+            read_only: false,
             cachefile: String::new(),
             dsl: contents.dsl,
             loaded,

@@ -218,7 +218,7 @@ async fn computed(rq: &Request, pool: &Pool) -> Result<Found, PoolError> {
         ("dedupratio", Value::Ratio(shared.dedup_ratio())),
         ("free", Value::Size(capacity.size_bytes.saturating_sub(capacity.allocated_bytes))),
         ("allocated", Value::Size(capacity.allocated_bytes)),
-        ("readonly", Value::Text("off".into())),
+        ("readonly", Value::Text(if pool.read_only { "on" } else { "off" }.into())),
         ("expandsize", Value::SizeIfAny(expandable_bytes(pool))),
         ("freeing", Value::Size(freeing_bytes(rq, pool).await?)),
         ("fragmentation", capacity.fragmentation.map_or(Value::Text("-".into()), Value::Percent)),

@@ -395,7 +395,12 @@ impl ServedPool {
 
     /// Goes on with what was in progress when the pool was closed: a scrub, initializations, trims. From now on devices that lack
     /// blocks are resilvered.
+    ///
+    /// Of a pool that is open for reading alone, only samples are taken.
     pub async fn go_on(self: &Arc<Self>) {
+        if self.engine.is_read_only() {
+            return self.take_samples();
+        }
         self.go_on_scrubbing();
         self.keep_resilvered();
         if let Err(error) = weir_engine::initialize_trim::go_on(&self.engine).await {
@@ -421,6 +426,20 @@ impl ServedPool {
                     tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
                     served_pool.scrub_state().error = Some(error.to_string());
                 }
+            }
+        }));
+    }
+
+    /// Takes samples of the counters, in a task of its own, from now on until the pool is closed.
+    fn take_samples(self: &Arc<Self>) {
+        let served_pool = Arc::downgrade(self);
+        let clock = self.machine.clock.clone();
+        // The task is detached: it ends with the pool.
+        drop(self.machine.tasks.spawn(async move {
+            while let Some(pool) = served_pool.upgrade().filter(|pool| !pool.engine.events.is_ended()) {
+                pool.recent.take(&pool.engine);
+                drop(pool);
+                clock.sleep(RESILVER_INTERVAL).await;
             }
         }));
     }

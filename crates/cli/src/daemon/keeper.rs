@@ -210,6 +210,8 @@ impl Daemon {
         };
         self.remembered.remove(guid);
         self.expect_remembered();
+        // As in OpenZFS: it is opened for writing after a restart, or not at all.
+        let place = if engine.is_read_only() { CachePlace::None } else { place };
         engine.properties().show_cachefile(&place.value());
         self.places.lock().insert(guid, place);
         self.refresh_cache_files();

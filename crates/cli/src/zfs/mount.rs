@@ -140,7 +140,7 @@ fn with<T>(
     doing: &str,
     work: impl FnOnce(&Target) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    target::open(call, places, name)?.with_pool(|pool| {
+    target::open_to_mount(call, places, name)?.with_pool(|pool| {
         let served = pool.served_pool().and_then(|served_pool| Some((served_pool.clone(), served_pool.front()?)));
         let Some((served_pool, front)) = served else {
             let pool = pool_of(name);

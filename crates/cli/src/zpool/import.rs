@@ -22,6 +22,7 @@ use crate::writable::{WritablePool, WriteIntent};
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use weir_admin::{FoundStates, OpenErrors, Problem, VdevFacts, VdevStatus, problem_of_found};
 use weir_dsl::Dir;
 use weir_engine::{Engine, PoolProperty};
@@ -84,7 +85,8 @@ pub struct ImportArgs {
     /// The new name is temporary: it is not written to the pool, and lasts until the export
     #[arg(short = 't')]
     temporary: bool,
-    /// Property of the pool; readonly=on: check the pool and change nothing; may be repeated
+    /// Property of the pool; readonly=on: change no byte of it (without a daemon, only check whether it can be read); may be
+    /// repeated
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     properties: Vec<String>,
     /// Mount the file systems below ROOT, until the export; without a daemon they are not mounted
@@ -326,7 +328,8 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     refuse_taken(call, (pool, &guid), &name, &doing)?;
     let Wanted { read_only, place, altroot, properties } = wanted_properties(args, &doing)?;
     let search = places(call, args)?;
-    if args.dry_run || read_only {
+    let daemon = call.process().and_then(|process| process.daemon());
+    if args.dry_run || read_only && daemon.is_none() {
         let rewind = rewind(args);
         let checkpoint = args.to_checkpoint;
         let options = OpenOptions { rewind, checkpoint, ..OpenOptions::new(search, guid) };
@@ -343,7 +346,6 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let rewind = rewind(args);
     let without_logs = args.without_logs;
     let keys = open.keys;
-    let daemon = call.process().and_then(|process| process.daemon());
     let _opening = daemon.as_ref().map(|daemon| begin(call, daemon, &guid, &name, &doing)).transpose()?;
     let limits = daemon.as_ref().map(|daemon| daemon.limits_of_pool());
     let to_checkpoint = args.to_checkpoint;
@@ -359,31 +361,41 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         new_name,
         is_temporary,
         limits,
+        read_only,
+        accepts_read_only: true,
     };
     let opened = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent));
     let writable = opened.map_err(|failure| failure.naming(&intent.pool, pool))?.stays();
     let writable = with_properties(writable, properties, &doing)?;
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     let logged = writable.engine.log_command(call.line(), call.caller.ids.0);
-    match daemon {
-        Some(daemon) => {
-            altroot.iter().for_each(|root| writable.engine.set_altroot(root));
-            // As OpenZFS: the cache file has no pool under a name that is not its own.
-            let usual = CachePlace::usual_with(altroot.as_deref());
-            let place = if is_temporary { CachePlace::None } else { place.unwrap_or(usual) };
-            call.machine()?.block_on(daemon.adopt(writable, place, !args.no_mount))?
-        }
-        None => leave(call, writable, place.unwrap_or_default())?,
-    }
+    let place = match is_temporary {
+        // As OpenZFS: the cache file has no pool under a name that is not its own.
+        true => Some(CachePlace::None),
+        false => place,
+    };
+    keep(call, daemon, writable, (place, altroot.as_deref()), !args.no_mount)?;
     replayed?;
     logged?;
     Ok(u8::from(!all_keys))
 }
 
-/// Closes an imported pool that no daemon takes over, and remembers it.
-fn leave(call: &Call, writable: WritablePool, place: CachePlace) -> Result<(), Failure> {
-    cache_file::remember(call, &place, &writable.engine);
-    writable.close()
+/// Gives an imported pool to the daemon, or closes and remembers it where there is none. `place` is where it is remembered, if that
+/// is given, and its alternate root.
+fn keep(
+    call: &Call,
+    daemon: Option<Arc<Daemon>>,
+    writable: WritablePool,
+    (place, altroot): (Option<CachePlace>, Option<&str>),
+    mounts: bool,
+) -> Result<(), Failure> {
+    let Some(daemon) = daemon else {
+        cache_file::remember(call, &place.unwrap_or_default(), &writable.engine);
+        return writable.close();
+    };
+    altroot.iter().for_each(|root| writable.engine.set_altroot(root));
+    let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot));
+    call.machine()?.block_on(daemon.adopt(writable, place, mounts))
 }
 
 /// Sets the properties of an imported pool. As in OpenZFS, it does not stay open if one cannot be set.
@@ -414,6 +426,9 @@ fn rewind(args: &ImportArgs) -> Rewind {
 /// also the logs of datasets that are not encrypted, because only this command discards log records that cannot be
 /// replayed (`-m`).
 async fn replay(engine: &Engine, all: bool) -> Result<(), Failure> {
+    if engine.is_read_only() {
+        return Ok(());
+    }
     let rq = &Request::internal("import");
     let opened: Vec<(String, ObjsetKind)> = {
         let dsl = engine.synced().dsl(rq).await?;
@@ -472,6 +487,9 @@ fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> 
     }
     if let Some(root) = altroot.as_ref().filter(|root| !root.starts_with('/')) {
         return Err(wrong(format!("invalid alternate root '{root}': must be an absolute path")));
+    }
+    if read_only {
+        properties.clear();
     }
     Ok(Wanted { read_only, place, altroot, properties })
 }

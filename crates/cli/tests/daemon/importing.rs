@@ -128,3 +128,62 @@ fn a_folder_that_is_gone_keeps_no_pool_from_being_served() {
     site.ok("zpool export tank");
     site.ok(&format!("zpool import -d {} tank", site.path("d0").display()));
 }
+
+#[test]
+fn a_pool_that_is_imported_readonly_is_served_and_not_changed() {
+    let site = Site::new(3);
+    let daemon = site.start();
+    site.ok("zpool create -O sharenfs=on -O weir:nbd=on tank mirror d0 d1");
+    site.ok("zfs create tank/a");
+    site.ok("zfs create -V 8M tank/vol");
+    let mut nbd = site.nbd("tank/vol");
+    nbd.write(0, &[7; 4096]);
+    drop(nbd);
+    site.ok("zfs snapshot -r tank@s");
+    site.ok("zpool sync");
+    site.ok("zpool export -f tank");
+    // The labels have the path where it was.
+    std::fs::rename(site.path("d1"), site.path("moved")).unwrap();
+    let contents = || ["d0", "moved"].map(|disk| std::fs::read(site.path(disk)).unwrap());
+    let before = contents();
+    let import = format!("zpool import -o readonly=on -d {} tank", site.dir.path().display());
+    site.ok(&import);
+    assert_eq!(site.ok("zpool get -Ho value readonly tank"), "on\n");
+    let status = site.ok("zpool status tank");
+    assert!(status.contains("state: ONLINE") && status.contains("/moved "), "{status}");
+    assert_eq!(site.ok("zfs list -Ho name -t all -r tank").lines().count(), 6);
+    let mut nbd = site.nbd("tank/vol");
+    assert_eq!(nbd.read(0, 4096), [7; 4096]);
+    drop(nbd);
+    assert_eq!(site.nfs().exports(), ["/tank", "/tank/a"]);
+    for line in [
+        "zfs create tank/b",
+        "zfs snapshot tank@t",
+        "zfs set compression=off tank/a",
+        "zfs destroy tank@s",
+        "zfs rollback tank/vol@s",
+        "zpool scrub tank",
+        "zpool set comment=x tank",
+        "zpool add tank d2",
+        "zpool detach tank moved",
+        "zpool offline tank moved",
+        "zpool checkpoint tank",
+        "zpool reguid tank",
+        "zpool destroy tank",
+    ] {
+        let why = site.fails(line);
+        assert!(why.contains("pool is read-only"), "{line}: {why}");
+    }
+    let stream = site.command("zfs send -R tank@s").output().unwrap();
+    assert!(stream.status.success() && stream.stdout.len() > 4096, "{}", super::text(&stream.stderr));
+    site.ok("zpool sync tank");
+    site.ok("zpool export -f tank");
+    assert!(before == contents(), "not a byte was changed");
+    // It is not in the cache file.
+    site.ok(&import);
+    drop(daemon);
+    let _daemon = site.start();
+    assert!(site.pools().is_empty());
+    site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+    assert_eq!(site.ok("zpool get -Ho value readonly tank"), "off\n");
+}

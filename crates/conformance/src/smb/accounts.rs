@@ -27,7 +27,7 @@ pub fn accounts(machine: &Machine, served: &Path, devices: &Path, folder: &Path)
         let open = OpenOptions::new(vec![devices.to_owned()], SHARE);
         let options = ImportOptions { force: true, ..ImportOptions::new(open) };
         let engine = Engine::import(machine, &options).await.map_err(|e| failed("import", e))?;
-        let pool = OpenPool::Writable(engine.clone());
+        let pool = OpenPool::Engine(engine.clone());
         let exports = Exports::open(rq, &pool).await.map_err(|e| failed("exports", e))?;
         let directories = Directories { state: served.join("state/smb"), runtime: served.join("run/accounts") };
         let options = Options { listen: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, directories };

@@ -36,7 +36,7 @@ fn reused_dataset_numbers_do_not_resolve_old_nodes() {
         for of in ["tank@s", "tank/vol@s"] {
             snapshot(of).await;
         }
-        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let exports = Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap();
         let tree = &exports.tree;
         let a = tree.lookup(rq, tree.root(), b"a").await.unwrap();
         let id = tree.export_of(a).unwrap().id;
@@ -111,7 +111,7 @@ fn snapshots_with_open_files_are_busy() {
         files.write(rq, &cred, file, WriteAt::Offset(0), Bytes::from(vec![7; 256 << 10])).await.unwrap();
         engine.snapshot(vec!["tank@s".into()], Vec::new()).await.unwrap();
         files.remove(rq, &cred, files.root(), b"f").await.unwrap();
-        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let exports = Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap();
         let tree = &exports.tree;
         let mut old = tree.root();
         for name in [&b".zfs"[..], b"snapshot", b"s", b"f"] {
@@ -188,7 +188,7 @@ fn property_changes_apply_to_open_file_systems() {
         };
         assert!(!from_disk("kept", 2).await && from_disk("passing", 1).await && !from_disk("kept again", 2).await);
 
-        let shown = OpenPool::Writable(engine.clone());
+        let shown = OpenPool::Engine(engine.clone());
         assert_eq!(shown.first_with_off(rq, "setuid").await.unwrap(), None);
         set("tank/b", "setuid", 0).await;
         assert_eq!(shown.first_with_off(rq, "setuid").await.unwrap().as_deref(), Some("tank/b"));
@@ -210,7 +210,7 @@ fn exports_follow_every_kind_of_change() {
     let run = world.run(async {
         let rq = &Request::internal("test");
         let engine = pool_of(&world).await;
-        let pool = OpenPool::Writable(engine.clone());
+        let pool = OpenPool::Engine(engine.clone());
         let exports = Exports::open(rq, &pool).await.unwrap();
         let mut steps = 0;
         let mut check = async |what: &str| {

@@ -385,7 +385,7 @@ impl ReservationStore for Reservations {
         async move {
             let gone = || io::Error::from(io::ErrorKind::NotFound);
             let (exports, name) = self.volume(device).ok_or_else(gone)?;
-            let OpenPool::Writable(engine) = &exports.pool else {
+            let OpenPool::Engine(engine) = &exports.pool else {
                 return Err(io::ErrorKind::ReadOnlyFilesystem.into());
             };
             let text = String::from_utf8(bytes).map_err(io::Error::other)?;

@@ -40,7 +40,7 @@ fn invalid_values_share_nothing_and_valid_ones_are_inherited() {
     let run = world.run(async {
         let rq = &Request::internal("test");
         let engine = pool(&world).await;
-        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let exports = Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap();
         let id = |name: &str| exports.tree.exports().into_iter().find(|export| export.name == name).unwrap().id;
         let ids = ["tank", "tank/a", "tank/a/b"].map(id);
         let host = Host { address: IpAddr::from([192, 0, 2, 7]), port: 700 };
@@ -82,7 +82,7 @@ fn targets_and_shares_are_listed_and_survive_a_rename() {
         let rq = &Request::internal("test");
         let engine = pool(&world).await;
         let guid = engine.shown().config.guid;
-        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let exports = Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap();
         exports.share(rq, Sharing::ByProperties).await.unwrap();
         for (name, property, value) in [
             ("tank", "weir:iscsi", "chap=ann,wce=off"),

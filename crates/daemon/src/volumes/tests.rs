@@ -25,7 +25,7 @@ fn a_device_keeps_its_identity_and_reports_its_new_size() {
             let kind = Kind::Volume(VolumeSpec { size_bytes: 1 << 20, block_bytes: 4096 });
             engine.create_dataset(NewDataset { name: name.into(), kind, properties: Vec::new() }).await.unwrap();
         }
-        let exports = Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap();
+        let exports = Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap();
         let open = |name| exports.volumes.open(rq, name);
         let a = open("tank/a").await.unwrap();
         let again = open("tank/a").await.unwrap();

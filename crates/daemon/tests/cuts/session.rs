@@ -315,7 +315,7 @@ pub async fn serve(machine: &Machine) -> (Arc<Engine>, (Service, watch::Sender<b
     let mut open = OpenOptions::new(vec!["/sim".into()], "tank");
     open.arc_bytes = 16 << 20;
     let engine = Engine::import(machine, &ImportOptions::new(open)).await.unwrap();
-    let exports = Arc::new(Exports::open(rq, &OpenPool::Writable(engine.clone())).await.unwrap());
+    let exports = Arc::new(Exports::open(rq, &OpenPool::Engine(engine.clone())).await.unwrap());
     let identity = IdentityMap { squash: Squash::None, ..IdentityMap::default() };
     let sharing = Sharing::Everything(ExportRules { identity, ..ExportRules::default() });
     let options = ServiceOptions { sharing, ..ServiceOptions::default() };
