@@ -67,7 +67,8 @@ pub(crate) const READ_NAMED_ATTRS: u32 = 0x8;
 pub(crate) const WRITE_NAMED_ATTRS: u32 = 0x10;
 /// Right to execute a file or search a directory.
 pub const EXECUTE: u32 = 0x20;
-pub(crate) const DELETE_CHILD: u32 = 0x40;
+/// Remove entries of a directory (`ACE_DELETE_CHILD`).
+pub const DELETE_CHILD: u32 = 0x40;
 pub(crate) const READ_ATTRIBUTES: u32 = 0x80;
 pub(crate) const WRITE_ATTRIBUTES: u32 = 0x100;
 pub(crate) const DELETE: u32 = 0x1_0000;

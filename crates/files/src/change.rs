@@ -106,12 +106,15 @@ pub struct New {
     /// Further attributes to set at creation, without permission checks; the front end checks them. `mode` is
     /// ignored.
     pub set: SetAttributes,
+    /// Rights in the ACL that the owner of a new regular file gets beyond those of the mode (bits of [`masks`](crate::masks)), where
+    /// the mode and no inherited entry decides about the owner. Ignored with `acltype=posix`.
+    pub owner_rights: u32,
 }
 
 impl New {
     /// A new file that must not exist yet.
     pub fn of(kind: NewKind, mode: u32) -> Self {
-        New { kind, mode, umask: 0, exclusive: true, set: SetAttributes::default() }
+        New { kind, mode, umask: 0, exclusive: true, set: SetAttributes::default(), owner_rights: 0 }
     }
 }
 

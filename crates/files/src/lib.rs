@@ -63,7 +63,7 @@ pub use acl::{Ace, AceWho, Acl};
 
 /// Rights in the mask of an ACL's entry.
 pub mod masks {
-    pub use crate::acl::{APPEND_DATA, EXECUTE, READ_ACL, READ_DATA, WRITE_DATA};
+    pub use crate::acl::{APPEND_DATA, DELETE_CHILD, EXECUTE, READ_ACL, READ_DATA, WRITE_DATA};
 }
 pub use attributes::{Attributes, FileKind};
 pub use change::{

@@ -25,6 +25,10 @@ pub(crate) struct Create<'a> {
 /// Bits that new files do not have on a mount for a file server.
 const SERVER_UMASK: u32 = 0o022;
 
+/// Rights of the owner of a new file on such a mount besides those of its mode. The right to delete children means nothing for a
+/// file, but it is one of those that programs ask for together (FILE_ALL_ACCESS).
+const SERVER_OWNER_RIGHTS: u32 = masks::DELETE_CHILD;
+
 /// An ACL without entries permits nothing. ZFS has no such ACL; an entry that permits nothing to everyone says the same.
 fn denying_if_empty(mut acl: Acl) -> Acl {
     if acl.entries.is_empty() {
@@ -81,7 +85,8 @@ impl Inner {
         // smbd asks for modes that allow all users everything and relies on ACLs; where a directory has none to inherit, new
         // files are writable by their owner alone.
         let umask = if cred.checked { create.umask } else { create.umask | SERVER_UMASK };
-        let new = New { mode: create.mode & 0o7777, umask, ..new };
+        let owner_rights = if cred.checked { 0 } else { SERVER_OWNER_RIGHTS };
+        let new = New { mode: create.mode & 0o7777, umask, owner_rights, ..new };
         self.tree.create(rq, cred, dir, create.name, &new).await.map_err(|e| report(rq, &e))
     }
 

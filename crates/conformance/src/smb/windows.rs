@@ -95,21 +95,41 @@ pub fn attributes_streams_copies(server: &Server, folder: &Path) -> Verdict {
 /// A pool whose names have no case, or any; smbd need not search its directories. A test that makes 2,000 files shows it, if
 /// `many` files are wanted.
 pub fn caseless(folder: &Path, pool: &str, sensitivity: &str, many: bool) -> Verdict {
-    let devices = folder.join(format!("{pool}-devices"));
-    std::fs::create_dir(&devices).map_err(|e| failed("a folder", e))?;
-    let device = devices.join("d0");
-    std::fs::File::create(&device).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(|e| failed("a device", e))?;
-    let property = format!("casesensitivity={sensitivity}");
-    let mut command = Command::new(weir()?);
-    command.env("WEIR_POOL_DIRS", &devices).args(["zpool", "create", "-O", &property, pool]).arg(&device);
-    if !output(&mut command)?.status.success() {
-        return Err(failed("weir zpool create", pool));
-    }
-    let server = Server::weir(&folder.join(format!("{pool}-weir")), &devices, pool, &[])?;
+    let server = new_server(folder, pool, &format!("casesensitivity={sensitivity}"))?;
     server.open_to_all()?;
     let found = caseless_names(&server, folder, many);
     server.stop()?;
     found
+}
+
+/// Opens that ask for all rights (FILE_ALL_ACCESS) to files that the user made on a share as `zfs create -o sharesmb=on` makes it,
+/// without entries that files inherit.
+pub fn owner_has_all_rights(folder: &Path) -> Verdict {
+    let server = new_server(folder, "plain", "atime=on")?;
+    let everyone = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
+    std::fs::set_permissions(&server.directory, everyone).map_err(|e| failed("chmod", e))?;
+    let mut wrong = Vec::new();
+    for name in ["smb2.lock.rw-exclusive", "smb2.lock.auto-unlock"] {
+        if let Err(why) = torture::seconds_of(&server, name, folder)? {
+            wrong.push(format!("{name}: {why}"));
+        }
+    }
+    server.stop()?;
+    verdict("the owner opens files with all rights".into(), wrong)
+}
+
+/// Serves a new pool of one device, whose root has this property.
+fn new_server(folder: &Path, pool: &str, property: &str) -> Result<Server, JudgeError> {
+    let devices = folder.join(format!("{pool}-devices"));
+    std::fs::create_dir(&devices).map_err(|e| failed("a folder", e))?;
+    let device = devices.join("d0");
+    std::fs::File::create(&device).and_then(|file| file.set_len(DEVICE_BYTES)).map_err(|e| failed("a device", e))?;
+    let mut command = Command::new(weir()?);
+    command.env("WEIR_POOL_DIRS", &devices).args(["zpool", "create", "-O", property, pool]).arg(&device);
+    if !output(&mut command)?.status.success() {
+        return Err(failed("weir zpool create", pool));
+    }
+    Server::weir(&folder.join(format!("{pool}-weir")), &devices, pool, &[])
 }
 
 fn caseless_names(server: &Server, folder: &Path, many: bool) -> Verdict {

@@ -202,6 +202,16 @@ pub(crate) fn of_new(
     AclAndMode { aces, flags: flags | computed.flags, mode: computed.mode }
 }
 
+/// Gives the owner of a new file rights beyond those of the mode, unless an inherited entry decides about the owner.
+pub(crate) fn give_owner(acl: &mut AclAndMode, rights: u32) {
+    let of_mode = |ace: &&mut Ace| ace.kind == Ace::ALLOW && ace.flags == Ace::OWNER;
+    if let Some(ace) = acl.aces.iter_mut().rev().find(of_mode).filter(|ace| ace.mask & rights != rights) {
+        ace.mask |= rights;
+        // The log records the ACL then.
+        acl.flags &= !FileFlags::ACL_TRIVIAL;
+    }
+}
+
 /// The inherited entries, and whether the entries of the mode must be added.
 fn inherited(mode: u64, is_dir: bool, parent: &[Ace], inherit: AclInherit, flags: &mut u64) -> (Vec<Ace>, bool) {
     const SYMLINK: u64 = 0o120_000;
@@ -324,6 +334,24 @@ pub(crate) fn is_trivial(aces: &[Ace]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_gets_more_rights_where_the_mode_decides() {
+        let of = |mode, parent: Option<&[Ace]>, inherit| {
+            let mut acl = of_new(mode, false, parent, inherit, AclMode::Discard);
+            give_owner(&mut acl, DELETE_CHILD);
+            acl
+        };
+        let file = of(0o100_644, None, AclInherit::Restricted);
+        assert_eq!(shown(&file.aces), [(0, 0x1000, 0x1e_01df), (0, 0x2040, 0x12_0089), (0, 0x4000, 0x12_0089)]);
+        assert_eq!((file.mode, file.flags), (0o100_644, 0));
+        // The owner may do less than others: the first entry is not the one of the mode.
+        let odd = of(0o100_405, None, AclInherit::Restricted);
+        assert_eq!(odd.aces.iter().filter(|ace| ace.mask & DELETE_CHILD != 0).count(), 1);
+        let owner = Ace { kind: 0, flags: Ace::OWNER | Ace::FILE_INHERIT, mask: READ_DATA, who: 0, object: None };
+        let inherited = of(0o100_644, Some(&[owner]), AclInherit::Passthrough);
+        assert!(inherited.aces.iter().all(|ace| ace.mask & DELETE_CHILD == 0), "{:?}", shown(&inherited.aces));
+    }
 
     fn shown(aces: &[Ace]) -> Vec<(u16, u16, u32)> {
         aces.iter().map(|a| (a.kind, a.flags, a.mask)).collect()

@@ -160,9 +160,13 @@ impl Names<'_> {
         mode |= u64::from(new.kind.kind().mode_bits());
         let from_parent = parent.has_flag(FileFlags::INHERIT_ACE) && !parent.is_xattr();
         let aces = if from_parent { Some(parent.aces()?) } else { None };
+        let mut acl = acls::of_new(mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode);
+        if new.kind == NewKind::Regular && settings.acl_type != super::AclType::Posix {
+            acls::give_owner(&mut acl, new.owner_rights);
+        }
         Ok(NewNodeAttrs {
             id: None,
-            acl: acls::of_new(mode, is_dir, aces.as_deref(), settings.acl_inherit, settings.acl_mode),
+            acl,
             uid: cred.uid.into(),
             gid,
             rdev: rdev(&new.kind),
