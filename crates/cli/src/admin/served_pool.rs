@@ -22,8 +22,9 @@ use weir_daemon::{Exports, Service};
 use weir_engine::resilver::ResilverWatch;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{Engine, SpareWatch};
+use weir_files::locks::LockClient;
 use weir_machine::lock::{Mutex, MutexGuard};
-use weir_machine::{Machine, Request};
+use weir_machine::{Machine, Protocol, Request};
 use weir_pool::{FoundPool, PoolError, VdevConfig};
 
 /// Time for the mounts of a pool to end when it is closed.
@@ -264,10 +265,18 @@ impl ServedPool {
         let _ = self.service.set(Arc::downgrade(service));
     }
 
-    /// Clients that use the pool, each as protocol and address.
+    /// Clients that use the pool, each as protocol and address. An NFS client that holds locks is one, connected or not: it trusts
+    /// them until a restart of the server is announced to it.
     pub fn clients(&self) -> Vec<String> {
         let users = self.service.get().and_then(Weak::upgrade).map(|service| service.users(self.key()));
-        users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name())).collect()
+        let users = users.into_iter().flatten().map(|(protocol, host)| format!("{} {host}", protocol.name()));
+        let locking = self.front.get().map(|front| front.tree.locks().clients()).unwrap_or_default();
+        let locking = locking.into_iter().filter_map(|client| match client {
+            LockClient::Nlm(host) => Some(format!("{} {host}: locks", Protocol::Nfs3.name())),
+            // A mount's locks end with its open files.
+            LockClient::Fuse(_) => None,
+        });
+        users.chain(locking).collect()
     }
 
     /// Network interfaces, and the connections of clients to the servers of this process.

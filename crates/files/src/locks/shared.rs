@@ -183,6 +183,11 @@ impl Locks {
         self.step(|state| state.table.has_client(client))
     }
 
+    /// Clients with a lock, a reservation or a waiting request.
+    pub fn clients(&self) -> Vec<LockClient> {
+        self.step(|state| state.table.clients())
+    }
+
     /// Number of held ranges and reservations.
     pub fn len(&self) -> usize {
         self.step(|state| state.table.len())

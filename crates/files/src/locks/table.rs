@@ -387,6 +387,11 @@ impl LockTable {
         self.clients.contains_key(client)
     }
 
+    /// Clients with a lock, a reservation or a waiting request.
+    pub fn clients(&self) -> Vec<LockClient> {
+        self.clients.keys().cloned().collect()
+    }
+
     /// Number of held ranges and reservations.
     pub fn len(&self) -> usize {
         self.total.locks

@@ -221,6 +221,9 @@ fn locks_are_split_merged_and_reach_the_last_byte() {
     assert_eq!(table.held(file(1), &me), [(LockRange::ALL, Exclusive)]);
     lock(&mut table, u64::MAX, u64::MAX, Shared);
     assert_eq!(table.len(), 2);
+    assert_eq!(table.clients(), [me.client()]);
+    table.unlock(file(1), &me, LockRange::ALL).unwrap();
+    assert_eq!(table.clients(), []);
 }
 
 #[test]
