@@ -7,7 +7,7 @@ use crate::fio::{Fio, Monitor};
 use crate::load::{Engine, Load, Stability};
 use crate::plan::{Plan, StepLoad, StepPlan};
 use crate::result::{Ceiling, Round};
-use crate::target::Target;
+use crate::target::{Target, is_local_nbd};
 use crate::text;
 use std::path::Path;
 
@@ -93,10 +93,7 @@ pub fn client_load(block_bytes: u64, writes: bool) -> String {
 #[must_use]
 pub fn links(target: &Target) -> Vec<Ceiling> {
     let is_remote = match target {
-        Target::Nbd(uri) => {
-            uri.starts_with("nbd://")
-                && !["nbd://localhost", "nbd://127.", "nbd://[::1]"].iter().any(|l| uri.starts_with(l))
-        }
+        Target::Nbd(uri) => !is_local_nbd(uri),
         Target::Network(network) => !network.is_local(),
         _ => target.path().and_then(mount_of).is_some_and(|mount| NETWORK_KINDS.contains(&mount.kind.as_str())),
     };

@@ -220,7 +220,8 @@ impl Session {
         if let Some((then, now)) = server.zip(watcher.server_counters()) {
             round.server = growth(&then, &now);
             // Counters of a server that may be another one count only if they are those of this load.
-            if self.target.network().is_some() && !is_of_this_load(&round) {
+            let is_named = self.target.network().is_none() && !matches!(self.target, Target::Nbd(_));
+            if !is_named && !is_of_this_load(&round, self.uncounted_ramp(&plan)) {
                 round.server.clear();
             }
         }
@@ -232,6 +233,14 @@ impl Session {
         }
         self.save(false)?;
         Ok(true)
+    }
+
+    /// The ramp of a load, as a share of the measured time, if the client does not count its bytes: fio does not.
+    fn uncounted_ramp(&self, plan: &StepPlan) -> f64 {
+        match (&plan.load, self.target.carrier()) {
+            (StepLoad::Fio(load), None) => load.ramp_seconds as f64 / load.seconds.max(1) as f64,
+            _ => 0.0,
+        }
     }
 
     /// Runs a load with fio, or with the client of a network target.
@@ -344,13 +353,15 @@ fn growth(then: &BTreeMap<String, u64>, now: &BTreeMap<String, u64>) -> BTreeMap
     grown.filter(|(_, grown)| *grown > 0).collect()
 }
 
-/// Whether the server counted the bytes that the client moved, measured and unmeasured ones, to 2 %.
-fn is_of_this_load(round: &Round) -> bool {
+/// Whether the server counted the bytes that the client moved, measured and unmeasured ones, to 2 %. In a ramp whose bytes the
+/// client does not count, it may have moved none, or twice as many as in the same time after it.
+fn is_of_this_load(round: &Round, uncounted_ramp: f64) -> bool {
     let unmeasured = round.figures.get(UNMEASURED).copied().unwrap_or_default();
     let client = (round.read.bytes + round.written.bytes) as f64 + unmeasured;
     let is_data = |name: &str| name == "written_bytes" || name.starts_with("read_bytes.");
     let server: u64 = round.server.iter().filter(|(name, _)| is_data(name)).map(|(_, bytes)| bytes).sum();
-    (server as f64 - client).abs() <= MAX_SERVER_ERROR * client
+    let (server, most) = (server as f64, 1.0 + 2.0 * uncounted_ramp + MAX_SERVER_ERROR);
+    server >= (1.0 - MAX_SERVER_ERROR) * client && server <= most * client
 }
 
 /// Passes the progress of a load on, and reads the disk's counters once a second.
@@ -413,9 +424,13 @@ mod tests {
         round.figures.insert(UNMEASURED.to_owned(), 40.0);
         round.server.insert("read_bytes.disk".to_owned(), 99);
         round.server.insert("device_bytes.data".to_owned(), 500);
-        assert!(is_of_this_load(&round));
+        assert!(is_of_this_load(&round, 0.0));
         round.server.insert("written_bytes".to_owned(), 5);
-        assert!(!is_of_this_load(&round));
+        assert!(!is_of_this_load(&round, 0.0));
+        // fio's ramp of one second before eight.
+        assert!(is_of_this_load(&round, 0.125));
+        round.server.insert("written_bytes".to_owned(), 35);
+        assert!(!is_of_this_load(&round, 0.125));
     }
 
     #[test]

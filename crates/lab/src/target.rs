@@ -26,6 +26,13 @@ pub enum Target {
     InProcess(InProcess),
 }
 
+/// Whether an NBD server is on this machine: behind a socket in the file system, or at its loopback address or name.
+#[must_use]
+pub fn is_local_nbd(uri: &str) -> bool {
+    let is_loopback = |beginning: &&str| uri.starts_with(*beginning);
+    !uri.starts_with("nbd://") || ["nbd://localhost", "nbd://127.", "nbd://[::1]"].iter().any(|it| is_loopback(&it))
+}
+
 impl Target {
     /// Finds out what a word of the command line names, other than a dataset: those exist only in a pool that is open.
     ///

@@ -13,7 +13,7 @@ use weir_analytics::Sample;
 use weir_engine::Engine;
 use weir_lab::environment::mount_of;
 use weir_lab::native::network::url::{NetworkTarget, Place};
-use weir_lab::target::Target;
+use weir_lab::target::{Target, is_local_nbd};
 use weir_machine::Protocol;
 
 /// Kind of the file systems that Weir mounts.
@@ -34,8 +34,10 @@ pub struct Server {
 impl Server {
     /// The process that serves a target; without one no counters are read.
     pub fn find(target: &str) -> Self {
-        if let Ok(Target::Network(network)) = Target::parse(target) {
-            return Self::behind(&network);
+        match Target::parse(target) {
+            Ok(Target::Network(network)) => return Self::behind(&network),
+            Ok(Target::Nbd(uri)) if is_local_nbd(&uri) => return Self::of_protocol(Protocol::Nbd.name(), &[]),
+            _ => {}
         }
         let watched = dataset(target).and_then(|dataset| {
             let pool = dataset.split(['/', '@']).next()?.to_owned();
@@ -58,9 +60,14 @@ impl Server {
             Place::Nfs { path, .. } => ("nfs3", path.split('/').nth(1).map(str::to_owned).into_iter().collect()),
             Place::Smb { .. } => ("smb", Vec::new()),
         };
+        Self::of_protocol(protocol, &pools)
+    }
+
+    /// The process on this machine that may serve these pools, or any, by a protocol.
+    fn of_protocol(protocol: &'static str, pools: &[String]) -> Self {
         let call = Call::own("bench", Vec::new());
         // Another server than Weir is no failure.
-        let watched = Watched::find(&call, &PoolDirs::default(), &pools).ok().map(|watched| (call, watched));
+        let watched = Watched::find(&call, &PoolDirs::default(), pools).ok().map(|watched| (call, watched));
         Self { watched, engine: None, protocol: Some(protocol) }
     }
 

@@ -262,9 +262,11 @@ fn quick_advice(result: &RunResult) -> Vec<String> {
         |step: &str, value: fn(&Round) -> f64| figure(result, step, value).filter(|_| result.is_comparable(step));
     let bytes = |step| sound(step, Round::bytes_per_s).map(text::rate);
     let operations = |step| sound(step, Round::operations_per_s).map(text::operations);
+    let read = bytes("sequential read 1M");
+    let streams = if read.is_some() { "them" } else { "streams" };
     let parts = [
-        bytes("sequential read 1M").map(|rate| format!("reads streams at {rate}")),
-        bytes("sequential write 1M").map(|rate| format!("writes them at {rate}")),
+        read.map(|rate| format!("reads streams at {rate}")),
+        bytes("sequential write 1M").map(|rate| format!("writes {streams} at {rate}")),
         operations("random read 4K, 32 in flight").map(|rate| format!("reads {rate} random 4K blocks")),
         operations("synchronous write 4K").map(|rate| format!("makes {rate} small writes stable")),
     ];
