@@ -11,6 +11,7 @@ use crate::directories;
 use crate::failure::Failure;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use weir_engine::Engine;
 use weir_format::{NvList, NvValue};
@@ -197,7 +198,8 @@ impl CacheFile {
             PathBuf::from(path)
         };
         let io = |error: std::io::Error| failed(error.to_string());
-        let turn = File::options().create(true).truncate(false).write(true).open(by(".lock")).map_err(io)?;
+        let turn =
+            File::options().create(true).truncate(false).write(true).mode(0o600).open(by(".lock")).map_err(io)?;
         turn.lock().map_err(io)?;
         let mut list = self.read().map_err(failed)?;
         let before = list.encode_xdr();
@@ -208,7 +210,8 @@ impl CacheFile {
         }
         let new = by(".new");
         let write = || {
-            let mut file = File::create(&new)?;
+            // Not writable for others, whatever the umask: the daemon imports what is in it.
+            let mut file = File::options().create(true).truncate(true).write(true).mode(0o644).open(&new)?;
             file.write_all(&after)?;
             file.sync_all()?;
             std::fs::rename(&new, &self.0)?;

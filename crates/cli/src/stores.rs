@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_codec::{Salt, checksum};
@@ -81,7 +82,7 @@ pub fn lock_file(path: &Path) -> PathBuf {
     if !file.exists() {
         let new = folder.join(format!("{digest}.{}", std::process::id()));
         let write = || {
-            let mut made = File::create(&new)?;
+            let mut made = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
             writeln!(made, "{}", path.display())?;
             // Another process may have made it meanwhile, and locked it: it stays.
             let linked = std::fs::hard_link(&new, &file);

@@ -2,9 +2,10 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use std::io;
+use std::fs::{DirBuilder, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use tokio::io::AsyncWriteExt;
 use weir_machine::StateFile;
 
 /// A state file at a path. Its directory is made when it is first stored, for this user alone.
@@ -33,20 +34,26 @@ impl StateFile for DiskStateFile {
     }
 
     fn replace(&self, bytes: Vec<u8>) -> BoxFuture<'_, io::Result<()>> {
+        let path = self.path.clone();
         async move {
-            let dir = self.path.parent().unwrap_or(Path::new("."));
-            tokio::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).await?;
-            let new = self.path.with_extension("new");
-            let mut options = tokio::fs::OpenOptions::new();
-            let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new).await?;
-            file.write_all(&bytes).await?;
-            file.sync_all().await?;
-            tokio::fs::rename(&new, &self.path).await?;
-            // The rename is stable once the directory is.
-            tokio::fs::File::open(dir).await?.sync_all().await
+            let replacing = tokio::task::spawn_blocking(move || replace(&path, &bytes));
+            replacing.await.map_err(io::Error::other)?
         }
         .boxed()
     }
+}
+
+/// Replaces a file. It blocks: tokio's files report an error of a write at a later operation, and not at `sync_all`.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let new = path.with_extension("new");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    // The rename is stable once the directory is.
+    File::open(dir)?.sync_all()
 }
 
 #[cfg(test)]
@@ -65,6 +72,12 @@ mod tests {
             assert_eq!(file.read().await.unwrap().as_deref(), Some(&b"2"[..]));
         });
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the new file was renamed");
+        // Without room for new contents, the old ones stay.
+        std::os::unix::fs::symlink("/dev/full", path.with_extension("new")).unwrap();
+        crate::machine().unwrap().block_on(async {
+            assert_eq!(file.replace(b"three".to_vec()).await.unwrap_err().kind(), io::ErrorKind::StorageFull);
+            assert_eq!(file.read().await.unwrap().as_deref(), Some(&b"2"[..]));
+        });
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -86,7 +86,7 @@ impl Token {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let token = Token::new(machine);
                 let mut file = File::options().create_new(true).write(true).mode(0o600).open(path).map_err(failed)?;
-                file.write_all(format!("{}\n", token.0).as_bytes()).map_err(failed)?;
+                file.write_all(format!("{}\n", token.0).as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
                 Ok(token)
             }
             Err(error) => Err(failed(error)),

@@ -289,16 +289,23 @@ impl Daemon {
         recorder.map(|recorder| recorder.status())
     }
 
-    /// Starts the server of page, API and metrics. Without a configured port, a daemon whose usual one is taken has none.
+    /// Starts the server of page, API and metrics. Without a configured port, a daemon whose usual one is taken has none; nor has one
+    /// whose files of tokens cannot be used: the pools are served all the same.
     ///
     /// # Errors
-    /// If the configured port is taken, or the token's file cannot be used.
+    /// If the configured port is taken.
     pub async fn listen_http(&self) -> Result<(), Failure> {
         let (configured, page) = {
             let settings = self.settings.lock();
             (settings.http_port, settings.page.clone())
         };
-        let access = web::stored_access(&self.machine)?;
+        let access = match web::stored_access(&self.machine) {
+            Ok(access) => access,
+            Err(failure) => {
+                tracing::error!("no page, API and metrics: {failure}");
+                return Ok(());
+            }
+        };
         let access = self.access.get_or_init(|| Arc::new(access)).clone();
         let administrator = web::administrator(&self.process, web::audit());
         let port = configured.unwrap_or(web::DEFAULT_PORT);

@@ -108,6 +108,39 @@ fn cachefile_none_and_a_path_are_respected() {
     );
 }
 
+/// A power cut may leave an empty file of the page's token: that ends the page, and not the service. Files of the state directory
+/// are not writable for others, whatever the umask.
+#[test]
+fn a_damaged_token_ends_the_page_alone() {
+    let site = Site::new(1);
+    let by_umask = || {
+        let mut shell = std::process::Command::new("sh");
+        let daemon = site.command("daemon");
+        shell.args(["-c", "umask 000; exec \"$@\"", "sh"]).arg(daemon.get_program()).args(daemon.get_args());
+        shell.current_dir(site.dir.path()).stdin(std::process::Stdio::null());
+        for (name, value) in daemon.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell
+    };
+    let mut daemon = site.start_by(by_umask());
+    site.ok("zpool create -O sharenfs=on tank d0");
+    for entry in std::fs::read_dir(site.path("state")).unwrap().map(Result::unwrap) {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&entry.metadata().unwrap().permissions());
+        assert_eq!(mode & 0o022, 0, "{:?} {mode:o}", entry.path());
+    }
+    daemon.signal(rustix::process::Signal::TERM);
+    daemon.ended();
+    std::fs::write(site.path("state/web.token"), "").unwrap();
+    let _daemon = site.start();
+    assert_eq!(site.pools(), ["tank"], "{}", site.log());
+    assert!(site.log().contains("no page, API and metrics: "), "{}", site.log());
+    assert!(site.ok("daemon status").contains("nfs3 on"));
+}
+
 /// A disk of `pool_dirs` may be unplugged; the pools on others are served without it.
 #[test]
 fn a_folder_that_is_gone_keeps_no_pool_from_being_served() {
