@@ -13,6 +13,7 @@ use crate::serve_options::{LockOptions, TlsOptions};
 use crate::smb::serving::{SmbArgs, serve_smb};
 use crate::web::PassingWeb;
 use clap::Parser;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_daemon::protocols::ISCSI_PORT;
 use weir_daemon::service::{device_summary, summary};
@@ -173,7 +174,7 @@ impl ServedPools {
                 None
             }
         };
-        let service = Arc::new(Service::start_with(machine, &exports, options).await?);
+        let service = Arc::new(Service::start_with(machine, &exports, options, &BTreeSet::new()).await?);
         self.opened.iter().filter_map(OpenedPool::served_pool).for_each(|pool| pool.set_service(&service));
         self.opened.iter().for_each(|pool| tell_of_sharing(&pool.shown.name(), options));
         service.notices().iter().for_each(|notice| eprintln!("{notice}"));

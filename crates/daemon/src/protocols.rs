@@ -126,6 +126,9 @@ pub struct ProtocolContext<'a> {
     pub pools: &'a Arc<PoolTable>,
     /// Addresses, ports and rules.
     pub options: &'a ServiceOptions,
+    /// Becomes true when the servers know the pools and what they share: no client is answered before. Until then connections wait
+    /// in the kernel, because a client that is refused what there is gives it up.
+    pub begin: &'a watch::Receiver<bool>,
 }
 
 /// The protocols, in the order in which they are started.
@@ -168,14 +171,28 @@ struct ServingTask {
 }
 
 impl ServingTask {
-    /// Starts the task that `serve` returns for the signal to stop.
-    fn start<F>(machine: &Machine, address: SocketAddr, serve: impl FnOnce(watch::Receiver<bool>) -> F) -> Self
+    /// Starts the task that `serve` returns for the signal to stop, once the servers may begin.
+    fn start<F>(
+        context: &ProtocolContext<'_>,
+        address: SocketAddr,
+        serve: impl FnOnce(watch::Receiver<bool>) -> F,
+    ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (stop, stopped) = watch::channel(false);
-        let task = Mutex::new(Some(machine.tasks.spawn(serve(stopped))));
-        ServingTask { address, stop, task }
+        let (mut begin, mut ended) = (context.begin.clone(), stopped.clone());
+        let serving = serve(stopped);
+        let task = context.machine.tasks.spawn(async move {
+            let may_begin = tokio::select! {
+                begun = begin.wait_for(|begin| *begin) => begun.is_ok(),
+                _ = ended.wait_for(|stop| *stop) => false,
+            };
+            if may_begin {
+                serving.await;
+            }
+        });
+        ServingTask { address, stop, task: Mutex::new(Some(task)) }
     }
 
     /// Stops the task and waits for its end.

@@ -168,18 +168,21 @@ impl Service {
         exports: &Arc<Exports>,
         options: &ServiceOptions,
     ) -> Result<Service, ServiceError> {
-        Self::start_with(machine, std::slice::from_ref(exports), options).await
+        Self::start_with(machine, std::slice::from_ref(exports), options, &BTreeSet::new()).await
     }
 
-    /// Starts the servers for these pools; more can be added.
+    /// Starts the servers for these pools; more can be added. Clients of the pools with the GUIDs `expected` wait for those.
     pub async fn start_with(
         machine: &Machine,
         exports: &[Arc<Exports>],
         options: &ServiceOptions,
+        expected: &BTreeSet<u64>,
     ) -> Result<Service, ServiceError> {
         let pools = Arc::new(PoolTable::default());
         exports.iter().for_each(|exports| pools.add(exports));
-        let protocols = start_all(&ProtocolContext { machine, pools: &pools, options }).await?;
+        let (may_begin, begin) = watch::channel(false);
+        let context = ProtocolContext { machine, pools: &pools, options, begin: &begin };
+        let protocols = start_all(&context).await?;
         let address = |protocol| protocols.iter().find(|server| server.protocol() == protocol).map(|s| s.address());
         let nfs_address = address(Protocol::Nfs3).unwrap_or(SocketAddr::new(options.listen, options.nfs_port));
         let nbd_address = address(Protocol::Nbd);
@@ -196,9 +199,12 @@ impl Service {
             expected: Mutex::default(),
             resolving: Mutex::default(),
         };
+        service.expect(expected);
         for exports in exports {
+            service.share(exports).await?;
             service.announce(exports).await?;
         }
+        may_begin.send_replace(true);
         Ok(service)
     }
 
@@ -207,6 +213,8 @@ impl Service {
     /// # Errors
     /// If the pool's datasets cannot be read; then it is not served.
     pub async fn add(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
+        // Before clients see the pool.
+        self.share(exports).await?;
         self.pools.add(exports);
         let added = self.announce(exports).await;
         if added.is_err() {
@@ -215,9 +223,20 @@ impl Service {
         added
     }
 
-    /// Applies the policy of sharing to a pool, and tells the protocols of it.
-    async fn announce(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
+    /// Applies the policy of sharing to a pool, and looks up the hosts that it names, for a bounded time.
+    async fn share(&self, exports: &Exports) -> Result<(), ServiceError> {
         exports.share(&Request::internal("share"), self.sharing.clone()).await?;
+        if !exports.shares.host_names().borrow().is_empty() {
+            let looked_up = pin!(exports.resolve_names(&self.machine));
+            let timeout = pin!(self.machine.clock.sleep(FIRST_RESOLVE_TIME));
+            // What takes longer goes on in a task of its own.
+            let _first = select(looked_up, timeout).await;
+        }
+        Ok(())
+    }
+
+    /// Tells the protocols of a pool.
+    async fn announce(&self, exports: &Arc<Exports>) -> Result<(), ServiceError> {
         let (stop, stopped) = watch::channel(false);
         let resolving = resolve_names(self.machine.clone(), exports.clone(), stopped);
         // The task ends when the sender is dropped.
@@ -282,7 +301,8 @@ impl Service {
         protocol: Protocol,
         options: &ServiceOptions,
     ) -> Result<Option<Arc<dyn ProtocolServer>>, ServiceError> {
-        let context = ProtocolContext { machine: &self.machine, pools: &self.pools, options };
+        let (may_begin, begin) = watch::channel(false);
+        let context = ProtocolContext { machine: &self.machine, pools: &self.pools, options, begin: &begin };
         let Some(server) = start(protocol, &context).await? else { return Ok(None) };
         let expected = self.expected.lock().clone();
         server.expect(&expected);
@@ -292,6 +312,7 @@ impl Service {
                 return Err(error);
             }
         }
+        may_begin.send_replace(true);
         Ok(Some(server))
     }
 
@@ -429,6 +450,8 @@ pub fn exported_names(exports: &Exports) -> Vec<String> {
 
 /// Commands for clients that are printed at the start, for each pool and protocol.
 const MAX_LINES: usize = 32;
+/// Maximum time that a pool waits for the first look-up of the hosts that it names.
+const FIRST_RESOLVE_TIME: Duration = Duration::from_secs(3);
 /// Interval at which host names are looked up again: their addresses may change.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -64,6 +64,8 @@ pub mod status {
     pub const INVALID_DURING_LOGIN: u16 = 0x020b;
     /// The target fails.
     pub const TARGET_ERROR: u16 = 0x0300;
+    /// The target is not served now, but may be soon.
+    pub const UNAVAILABLE: u16 = 0x0301;
     /// The target cannot take another session now.
     pub const OUT_OF_RESOURCES: u16 = 0x0302;
 }
@@ -95,6 +97,7 @@ impl From<Status> for Refusal {
             status::UNSUPPORTED_SESSION_TYPE => "its type of session is unknown",
             status::NO_SESSION => "it wants to join a session that does not exist",
             status::INVALID_DURING_LOGIN => "it sent another request during the login",
+            status::UNAVAILABLE => "there is no such target yet: a pool is not open",
             _ => "the target fails",
         };
         Refusal { status, why }
@@ -106,6 +109,8 @@ impl From<Status> for Refusal {
 pub enum Admission {
     /// There is no such target.
     NotFound,
+    /// There is no such target, but there may be one soon: initiators repeat the login.
+    NotYet,
     /// The initiator, or its address, is not on the target's list.
     Forbidden,
     /// The initiator may use it, after this authentication.
@@ -362,6 +367,7 @@ impl Login {
             ("Normal", None) => Err(status::MISSING_PARAMETER.into()),
             ("Normal", Some(target)) => match directory.admission(&initiator, target) {
                 Admission::NotFound => Err(status::NOT_FOUND.into()),
+                Admission::NotYet => Err(status::UNAVAILABLE.into()),
                 Admission::Forbidden => Err(status::FORBIDDEN.into()),
                 Admission::Admitted(chap) => {
                     let mut random = [0; 33];

@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, ready};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use weir_front::{BlockExports, ClientConnection, FrontEnd, HostBudget};
@@ -55,6 +55,8 @@ pub struct Server {
     /// Budget for unsolicited data.
     pub(crate) unsolicited: Arc<HostBudget>,
     targets: Mutex<Targets>,
+    /// Whether targets will be added that are not known yet.
+    expects_targets: AtomicBool,
     units: Mutex<BTreeMap<u64, Arc<Unit>>, { order::ISCSI_UNITS }>,
     sessions: Mutex<BTreeMap<u64, Arc<Running>>>,
     /// A session has ended.
@@ -71,6 +73,7 @@ impl Server {
             exports,
             store: reservations,
             accounts: Arc::default(),
+            expects_targets: AtomicBool::new(false),
             memory: Arc::new(HostBudget::new(MAX_TOTAL_BYTES)),
             unsolicited: Arc::new(HostBudget::new(MAX_UNSOLICITED_BYTES)),
             targets: Mutex::default(),
@@ -113,6 +116,11 @@ impl Server {
         self.session_ended.notified()
     }
 
+    /// Whether targets will be added that are not known yet, because their pools are not open.
+    pub fn expect_targets(&self, expects: bool) {
+        self.expects_targets.store(expects, Ordering::Relaxed);
+    }
+
     /// Replaces all targets. Sessions that the new ones do not admit end; the others learn of changed units.
     pub fn set_targets(&self, targets: Vec<TargetConfig>) {
         let new = Targets::new(targets);
@@ -148,7 +156,10 @@ impl Server {
 
     /// Whether an initiator may use a target.
     pub(crate) fn admission(&self, initiator: &str, host: IpAddr, target: &str) -> Admission {
-        self.targets.lock().admission(initiator, host, target)
+        match self.targets.lock().admission(initiator, host, target) {
+            Admission::NotFound if self.expects_targets.load(Ordering::Relaxed) => Admission::NotYet,
+            admission => admission,
+        }
     }
 
     /// The names of the targets that an initiator may use.

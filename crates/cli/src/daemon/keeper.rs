@@ -262,7 +262,7 @@ impl Daemon {
         let options = self.settings.lock().service.clone();
         let pools = self.process.all();
         let exports: Vec<Arc<Exports>> = pools.iter().filter_map(|pool| pool.front()).collect();
-        let service = Service::start_with(&self.machine, &exports, &options).await;
+        let service = Service::start_with(&self.machine, &exports, &options, &self.remembered.guids()).await;
         let service = Arc::new(service.map_err(|error| Failure::failed(format!("weir daemon: {error}")))?);
         pools.iter().for_each(|pool| pool.set_service(&service));
         // smbd begins to listen with the first share.
@@ -271,6 +271,7 @@ impl Daemon {
         }
         service.notices().iter().for_each(|notice| tracing::info!("{notice}"));
         let service = self.service.get_or_init(|| service);
+        // Pools may have been opened meanwhile.
         service.expect(&self.remembered.guids());
         Ok(service)
     }

@@ -80,3 +80,63 @@ fn a_tree_is_destroyed_although_snapshots_appear_in_it() {
         assert_eq!(site.ok("zfs list -H -t all -o name"), "one\n");
     }
 }
+
+/// Clients connect again as soon as a port is open. They must not be told that what they use is gone, which they would believe.
+#[test]
+fn a_restart_tells_no_client_that_its_files_are_gone() {
+    let site = Site::new(1);
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let [nfs, iscsi] = [free(), free()];
+    let configuration = super::CONFIGURATION.replace("nfs_port = 0", &format!("nfs_port = {nfs}"));
+    site.configure(&configuration.replace("iscsi_port = 0", &format!("iscsi_port = {iscsi}")));
+    let mut daemon = site.start();
+    site.ok("zpool create -O sharenfs=on -O weir:iscsi=on tank d0");
+    for number in 0..40 {
+        site.ok(&format!("zfs create tank/f{number}"));
+    }
+    site.ok("zfs create -V 8M tank/vol");
+    let address = format!("127.0.0.1:{nfs}");
+    let handle = site.nfs().mount("/tank/f39").unwrap();
+    let iqn = site.ok("daemon status").lines().find_map(|line| Some(line.split_once("iqn.")?.1.to_owned()));
+    let iqn = format!("iqn.{}", iqn.unwrap().split([' ', ',', '/']).next().unwrap());
+    for _ in 0..3 {
+        daemon.signal(rustix::process::Signal::KILL);
+        daemon.ended();
+        let (address, handle, iqn) = (address.clone(), handle.clone(), iqn.clone());
+        let client = std::thread::spawn(move || {
+            let until_open = |address: &str| {
+                while std::net::TcpStream::connect(address).is_err() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            until_open(&address);
+            let mut client = Nfs::connect(&address);
+            let answers = [client.status_of(&handle), client.mount("/tank/f39").map_or_else(|status| status, |_| 0)];
+            let iscsi = format!("127.0.0.1:{iscsi}");
+            until_open(&iscsi);
+            (answers, login_status(&iscsi, &iqn))
+        });
+        daemon = site.start();
+        assert_eq!(client.join().unwrap(), ([0, 0], 0), "{}", site.log());
+    }
+}
+
+/// Status of a login to a target: its class and detail.
+fn login_status(address: &str, iqn: &str) -> u16 {
+    let text =
+        format!("InitiatorName=iqn.2000-01.org.example:test\0SessionType=Normal\0TargetName={iqn}\0AuthMethod=None\0");
+    let mut request = vec![0; 48];
+    // Immediate login, with a transit from security negotiation to the operational stage.
+    (request[0], request[1]) = (0x43, 0x81);
+    request[5..8].copy_from_slice(&(text.len() as u32).to_be_bytes()[1..]);
+    request[8] = 0x80;
+    request.extend_from_slice(text.as_bytes());
+    request.resize(request.len().next_multiple_of(4), 0);
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    std::io::Write::write_all(&mut stream, &request).unwrap();
+    let mut answer = [0; 48];
+    std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
+    assert_eq!(answer[0] & 0x3f, 0x23, "a login response");
+    u16::from_be_bytes([answer[36], answer[37]])
+}

@@ -50,7 +50,7 @@ pub(super) struct IscsiServer {
 impl IscsiServer {
     /// Starts the server; `None` if no port is given, or the default one is unavailable.
     pub(super) async fn start(context: &ProtocolContext<'_>) -> Result<Option<Self>, ServiceError> {
-        let ProtocolContext { machine, pools, options } = context;
+        let ProtocolContext { machine, pools, options, .. } = context;
         let Some(port) = options.iscsi_port else { return Ok(None) };
         let listener = match listen(context, Protocol::Iscsi, port).await {
             Ok(listener) => listener,
@@ -67,7 +67,7 @@ impl IscsiServer {
         let pools = PoolTable::clone(pools);
         let targets = Arc::new(Targets { pools, devices, server: server.clone(), users, logged: Mutex::default() });
         let address = listener.address();
-        let serving = ServingTask::start(machine, address, |stopped| {
+        let serving = ServingTask::start(context, address, |stopped| {
             weir_iscsi::serve(listener, server, (*machine).clone(), stopped)
         });
         Ok(Some(IscsiServer { targets, serving, machine: (*machine).clone(), following: Mutex::default() }))
@@ -103,6 +103,10 @@ impl ProtocolServer for IscsiServer {
         // The pool is not in the table any more: its sessions end.
         self.targets.renew();
         self.targets.server.forget_units(|device| exports.volumes.name_of(device).is_some());
+    }
+
+    fn expect(&self, pools: &BTreeSet<u64>) {
+        self.targets.server.expect_targets(!pools.is_empty());
     }
 
     fn obstacle(&self, exports: &Exports, share: &ShareState) -> Option<String> {

@@ -19,7 +19,7 @@ pub(super) struct NbdServer {
 impl NbdServer {
     /// Starts the server; `None` if there can be no volumes, or if there are none yet and the port is unavailable.
     pub(super) async fn start(context: &ProtocolContext<'_>) -> Result<Option<Self>, ServiceError> {
-        let ProtocolContext { machine, pools, options } = context;
+        let ProtocolContext { machine, pools, options, .. } = context;
         let has_volumes = pools.all().values().any(|exports| !exports.volumes.names().is_empty());
         let pools_now = pools.all();
         let can_have_volumes = pools_now.is_empty() || pools_now.values().any(|exports| exports.pool.is_writable());
@@ -36,7 +36,7 @@ impl NbdServer {
             },
         };
         let server = Arc::new(weir_nbd::Server::new(Arc::clone(pools) as _).with_tls(options.nbd_tls.clone()));
-        let serving = ServingTask::start(machine, listener.address(), |stopped| {
+        let serving = ServingTask::start(context, listener.address(), |stopped| {
             weir_nbd::serve(listener, server.clone(), (*machine).clone(), stopped)
         });
         Ok(Some(NbdServer { server, serving }))

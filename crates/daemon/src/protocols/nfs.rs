@@ -29,7 +29,7 @@ pub(super) struct NfsServer {
 
 impl NfsServer {
     pub(super) async fn start(context: &ProtocolContext<'_>) -> Result<Self, ServiceError> {
-        let ProtocolContext { machine, pools, options } = context;
+        let ProtocolContext { machine, pools, options, .. } = context;
         let server = weir_nfs::Server::of_pools(Arc::clone(pools) as _);
         let mut server = server.with_clock(&machine.clock);
         let mut notices = Vec::new();
@@ -54,11 +54,11 @@ impl NfsServer {
             None => None,
         };
         let datagrams = socket.map(|socket| {
-            ServingTask::start(machine, address, |stopped| {
+            ServingTask::start(context, address, |stopped| {
                 weir_nfs::serve_datagrams(socket, server.clone(), (*machine).clone(), stopped)
             })
         });
-        let serving = ServingTask::start(machine, address, |stopped| {
+        let serving = ServingTask::start(context, address, |stopped| {
             weir_nfs::serve(listener, server.clone(), (*machine).clone(), stopped)
         });
         let registration = Mutex::new(registration);
