@@ -30,7 +30,6 @@ pub const OPTIONS: &[RefusedOption] = &[
     ("zpool add", &["--allow-ashift-mismatch"], None, "vdevs of another ashift are added without it"),
     ("zpool clear", &["-F", "-n", "-X"], None, "'zpool import -F' goes back to an earlier txg"),
     ("zpool clear", &["--power"], None, POWER),
-    ("zpool export", &["-F"], None, "a pool is closed with a last txg; a suspended one without"),
     ("zpool import", &["-V"], None, "no pool is imported whose devices were not read"),
     ("zpool offline", &["--power"], None, POWER),
     ("zpool online", &["--power"], None, POWER),

@@ -23,7 +23,7 @@ use weir_pool::assemble::state;
 #[derive(Debug, Parser)]
 #[command(
     name = "zpool export",
-    override_usage = "zpool export [-f] [-d DIR]… POOL…\n       zpool export -a [-f] [-d DIR]…"
+    override_usage = "zpool export [-fF] [-d DIR]… POOL…\n       zpool export -a [-fF] [-d DIR]…"
 )]
 pub struct ExportArgs {
     /// Export all pools
@@ -32,6 +32,9 @@ pub struct ExportArgs {
     /// Export a pool even if clients use it
     #[arg(short)]
     force: bool,
+    /// Accepted, has no effect: a pool is closed with a last txg, a suspended one without
+    #[arg(short = 'F')]
+    _hard: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools

@@ -377,6 +377,20 @@ async fn set_on_dir(
         }
         Some(ZfsProp::Reservation) => reserve(cx, id, new).await,
         Some(ZfsProp::RefReservation) => charge_ref_reservation(cx, found, old, new).await,
+        Some(ZfsProp::Compression) => activate_compression(cx, found.id, setting).await,
+        _ => Ok(()),
+    }
+}
+
+/// Records that a dataset uses a feature of compression with the property, before a block does (`dsl_dataset_set_compression`).
+async fn activate_compression(
+    cx: &mut DslSyncContext<'_>,
+    dataset: ObjectId,
+    setting: &Setting,
+) -> Result<(), DslError> {
+    let (Setting::Set(value) | Setting::Received(value)) = setting else { return Ok(()) };
+    match needed_feature(ZfsProp::Compression.name(), value) {
+        Some(feature) if features::is_enabled(cx, feature).await? => features::activate(cx, dataset, feature).await,
         _ => Ok(()),
     }
 }

@@ -100,6 +100,9 @@ fn values_without_their_pool_feature_are_refused() {
         for (property, n) in values {
             limit(&mut change, "tank/a", property, n).await;
         }
+        // zstd is active with the property, the others with the first block or object.
+        let active = features::is_active(&mut change, Feature::ZSTD_COMPRESS).await.unwrap();
+        assert!(active && !features::is_active(&mut change, Feature::BLAKE3).await.unwrap());
         create::create(&mut change, &NewDataset { kind: volume, ..file_system("tank/b") }).await.unwrap();
     });
 }
