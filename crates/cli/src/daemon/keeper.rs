@@ -14,7 +14,7 @@ use super::pool_log;
 use super::remembered::RememberedPools;
 use super::run::{Settings, unreadable};
 use crate::admin::{CloseMode, ServedPool};
-use crate::cache_file::{CacheFile, CachePlace};
+use crate::cache_file::CachePlace;
 use crate::directories;
 use crate::failure::Failure;
 use crate::limits::Limits;
@@ -34,7 +34,7 @@ use weir_analytics::History;
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{Exports, OpenPool, Service};
 use weir_engine::Engine;
-use weir_format::Txg;
+
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
@@ -82,9 +82,9 @@ pub struct Daemon {
     recorder: Mutex<Option<Arc<Recorder>>>,
     web: Mutex<Option<Web>>,
     access: OnceLock<Arc<Access>>,
-    places: Mutex<BTreeMap<u64, CachePlace>>,
+    pub(super) places: Mutex<BTreeMap<u64, CachePlace>>,
     /// GUIDs and configurations of the pools as the cache files have them.
-    cached: Mutex<BTreeMap<u64, (u64, Vec<u8>)>>,
+    pub(super) cached: Mutex<BTreeMap<u64, (u64, Vec<u8>)>>,
     /// Held while a pool is opened, served for the first time, or closed.
     changing: AsyncMutex<()>,
     stop: watch::Sender<Option<String>>,
@@ -186,7 +186,7 @@ impl Daemon {
     }
 
     /// Keeps a pool open that a command or the start has opened: serves it, and records it in its cache file. Its file systems
-    /// are mounted now if `mounts`, and otherwise those that are created later.
+    /// are mounted now if `mounts`, and otherwise those that are created later. Returns why it could not be recorded, for the user.
     ///
     /// # Errors
     /// If its datasets cannot be read; then it is closed again.
@@ -195,8 +195,8 @@ impl Daemon {
         writable: WritablePool,
         place: CachePlace,
         mounts: bool,
-    ) -> Result<(), Failure> {
-        let Ok((engine, locks)) = writable.into_engine() else { return Ok(()) };
+    ) -> Result<Option<String>, Failure> {
+        let Ok((engine, locks)) = writable.into_engine() else { return Ok(None) };
         let _one_at_a_time = self.changing.lock().await;
         let name = engine.name();
         let guid = engine.shown().config.guid;
@@ -214,6 +214,7 @@ impl Daemon {
         let place = if engine.is_read_only() { CachePlace::None } else { place };
         engine.properties().show_cachefile(&place.value());
         self.places.lock().insert(guid, place);
+        let recorded = self.refresh_cache_file(&pool);
         self.refresh_cache_files();
         self.share_memory();
         pool_log::start(&pool);
@@ -225,7 +226,9 @@ impl Daemon {
             pool.mount_automatically(mounts).await;
         }
         tracing::info!("pool '{name}' opened ({guid})");
-        Ok(())
+        let why =
+            |failure| format!("pool '{name}' is served, but will not be after a restart of the daemon: {failure}");
+        Ok(recorded.err().map(why))
     }
 
     /// Puts an open pool into the tables of the process and of the servers.
@@ -390,24 +393,6 @@ impl Daemon {
     pub(super) fn expect_remembered(&self) {
         if let Some(service) = self.service.get() {
             service.expect(&self.remembered.guids());
-        }
-    }
-
-    /// Records the configurations of pools that have changed since the last call: a command has added devices, for example.
-    pub fn refresh_cache_files(&self) {
-        for pool in self.process.all() {
-            let config = pool.engine.shown().config.mos_list(Txg(0)).encode_xdr();
-            let now = (pool.guid(), config);
-            let before = self.cached.lock().insert(pool.key(), now.clone());
-            if before.as_ref() == Some(&now) {
-                continue;
-            }
-            let place = self.places.lock().get(&pool.key()).cloned().unwrap_or_default();
-            let former = before.map(|(guid, _)| guid).filter(|guid| *guid != now.0);
-            let put = |file: CacheFile| file.put_instead(former, &pool.engine);
-            if let Err(failure) = place.file().map_or(Ok(()), put) {
-                tracing::error!("pool '{}': {failure}", pool.engine.name());
-            }
         }
     }
 

@@ -1,11 +1,12 @@
-//! Pools of the cache file that could not be opened, with the reason.
+//! The record of the pools in the cache file, and those of them that could not be opened, with the reason.
 //!
-//! They are tried again when the set of their devices that can be read changes, and at every reload. A reason is logged once,
+//! They are tried again when the set of their devices that exist changes, once a minute, and at every reload. A reason is logged once,
 //! and again only if it changes.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 use super::keeper::Daemon;
 use super::opening::OpeningPool;
+use crate::admin::ServedPool;
 use crate::cache_file::{CacheFile, CachePlace, CachedPool};
 use crate::failure::Failure;
 use crate::limits::Limits;
@@ -14,12 +15,17 @@ use crate::writable::{WritablePool, WriteIntent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_admin::{Action, Command, Outcome, ProcessChange, Refusal, RefusalKind};
-use weir_machine::Machine;
+use weir_format::Txg;
 use weir_machine::lock::{Mutex, MutexGuard};
+use weir_machine::{Machine, Nanos};
 use weir_object_store::is_url_path;
 use weir_pool::assemble::{Assembly, FoundPool, state};
 use weir_pool::{assemble, scan};
+
+/// Time after which a pool is tried again although its devices are as they were.
+const TRIED_AGAIN: Duration = Duration::from_secs(60);
 
 /// A pool that is not open.
 #[derive(Clone, Debug)]
@@ -30,6 +36,8 @@ pub struct MissingPool {
     pub why: String,
     /// Devices of the pool that existed at the last attempt.
     present: BTreeSet<PathBuf>,
+    /// When the last attempt ended.
+    tried: Option<Nanos>,
 }
 
 /// Pools of the cache file that are not open, by GUID.
@@ -68,17 +76,18 @@ impl RememberedPools {
 
     /// Adds a pool of the cache file.
     pub fn add(&self, cached: CachedPool) {
-        let missing = MissingPool { cached, why: String::new(), present: BTreeSet::new() };
+        let missing = MissingPool { cached, why: String::new(), present: BTreeSet::new(), tried: None };
         self.pools().insert(missing.cached.guid, missing);
     }
 
     /// Records a failed attempt; returns whether its reason is new. A pool that another command has open is due again at
     /// once.
-    fn failed(&self, guid: u64, why: &str, is_busy: bool) -> bool {
+    fn failed(&self, guid: u64, why: &str, is_busy: bool, now: Nanos) -> bool {
         let mut pools = self.pools();
         let Some(pool) = pools.get_mut(&guid) else { return false };
         let is_new = pool.why != why;
         pool.why = why.to_owned();
+        pool.tried = Some(now);
         // Whether a store answers again shows in the next attempt only.
         let is_due = is_busy || pool.cached.paths.iter().any(|path| is_url_path(path));
         pool.present = if is_due { BTreeSet::new() } else { present(&pool.cached) };
@@ -104,6 +113,30 @@ impl Daemon {
             self.remembered.add(pool);
         });
         self.expect_remembered();
+        Ok(())
+    }
+
+    /// Records the configurations of pools that have changed since the last call: a command has added devices, for example.
+    pub fn refresh_cache_files(&self) {
+        for pool in self.process.all() {
+            if let Err(failure) = self.refresh_cache_file(&pool) {
+                tracing::error!("pool '{}': {failure}", pool.engine.name());
+            }
+        }
+    }
+
+    /// Records the configuration of a pool, if it has changed since it was recorded.
+    pub(super) fn refresh_cache_file(&self, pool: &ServedPool) -> Result<(), Failure> {
+        let config = pool.engine.shown().config.mos_list(Txg(0)).encode_xdr();
+        let now = (pool.guid(), config);
+        let before = self.cached.lock().get(&pool.key()).cloned();
+        if before.as_ref() == Some(&now) {
+            return Ok(());
+        }
+        let place = self.places.lock().get(&pool.key()).cloned().unwrap_or_default();
+        let former = before.map(|(guid, _)| guid).filter(|guid| *guid != now.0);
+        place.file().map_or(Ok(()), |file| file.put_instead(former, &pool.engine))?;
+        self.cached.lock().insert(pool.key(), now);
         Ok(())
     }
 
@@ -136,12 +169,14 @@ impl Daemon {
         Ok(Outcome::Changed)
     }
 
-    /// Tries to open the remembered pools: all, or only those of which a device has appeared or gone since the last attempt.
+    /// Tries to open the remembered pools: all, or only those of which a device has appeared or gone since the last attempt, or whose
+    /// last attempt was a minute ago: what kept it from being opened may have passed.
     /// Returns one line for each pool that was opened or could not be.
     pub async fn open_remembered(self: &Arc<Self>, all: bool) -> Vec<String> {
         let mut attempts = Vec::new();
         for pool in self.remembered.all() {
-            if all || present(&pool.cached) != pool.present {
+            let is_old = pool.tried.is_some_and(|tried| self.machine.clock.now().since(tried) >= TRIED_AGAIN);
+            if all || is_old || present(&pool.cached) != pool.present {
                 attempts.push(self.clone().attempt(pool.cached));
             }
         }
@@ -158,7 +193,7 @@ impl Daemon {
         let opened = self.open(&pool).await;
         let CachedPool { name, guid, .. } = pool;
         let Err(failure) = opened else { return format!("pool '{name}' opened") };
-        if self.remembered.failed(guid, &failure.line, failure.is_busy()) {
+        if self.remembered.failed(guid, &failure.line, failure.is_busy(), self.machine.clock.now()) {
             tracing::error!("pool '{name}' ({guid}) is not served: {failure}");
         }
         format!("pool '{name}' is not served: {failure}")

@@ -5,7 +5,7 @@ use super::devices::{self, Vdevs};
 use super::import::NO_TEMPORARY_NAME;
 use crate::args::CommandLine;
 use crate::cache_file::{self, CachePlace};
-use crate::call::Call;
+use crate::call::{Call, errln};
 use crate::failure::Failure;
 use crate::locks::Identity;
 use crate::options::{once, pools_once};
@@ -136,7 +136,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
             let place = if options.temporary_name.is_some() { CachePlace::None } else { place.unwrap_or(usual) };
             altroot.iter().for_each(|root| engine.set_altroot(root));
             let writable = WritablePool::made(machine.clone(), engine, locks);
-            machine.block_on(daemon.adopt(writable, place, true))?
+            machine.block_on(daemon.adopt(writable, place, true))?.iter().for_each(|why| errln!(call, "{why}"));
         }
         None => {
             let stopped = machine.block_on(engine.stop());

@@ -395,7 +395,9 @@ fn keep(
     };
     altroot.iter().for_each(|root| writable.engine.set_altroot(root));
     let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot));
-    call.machine()?.block_on(daemon.adopt(writable, place, mounts))
+    let unrecorded = call.machine()?.block_on(daemon.adopt(writable, place, mounts))?;
+    unrecorded.iter().for_each(|why| errln!(call, "{why}"));
+    Ok(())
 }
 
 /// Sets the properties of an imported pool. As in OpenZFS, it does not stay open if one cannot be set.

@@ -141,6 +141,28 @@ fn a_damaged_token_ends_the_page_alone() {
     assert!(site.ok("daemon status").contains("nfs3 on"));
 }
 
+/// A pool that cannot be recorded is served; who made it learns that it will not be after a restart, until it is recorded.
+#[test]
+fn a_pool_that_cannot_be_recorded_says_so() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    let obstacle = site.path("state/zpool.cache.new");
+    std::fs::create_dir(&obstacle).unwrap();
+    let created = site.command("zpool create -O sharenfs=on tank d0").output().unwrap();
+    let said = super::text(&created.stderr);
+    assert!(
+        created.status.success() && said.contains("will not be after a restart of the daemon: cannot update"),
+        "{said}"
+    );
+    assert_eq!(site.pools(), ["tank"]);
+    std::fs::remove_dir(&obstacle).unwrap();
+    site.ok("zpool set comment=x tank");
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.ended();
+    let _daemon = site.start();
+    assert_eq!(site.pools(), ["tank"], "{}", site.log());
+}
+
 /// A disk of `pool_dirs` may be unplugged; the pools on others are served without it.
 #[test]
 fn a_folder_that_is_gone_keeps_no_pool_from_being_served() {

@@ -81,7 +81,7 @@ fn a_tree_is_destroyed_although_snapshots_appear_in_it() {
     }
 }
 
-/// Clients connect again as soon as a port is open. They must not be told that what they use is gone, which they would believe.
+/// Clients connect again as soon as a port is open. No answer may say that what they use is gone: they would believe it.
 #[test]
 fn a_restart_tells_no_client_that_its_files_are_gone() {
     let site = Site::new(1);
