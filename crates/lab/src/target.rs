@@ -30,7 +30,7 @@ pub enum Target {
 #[must_use]
 pub fn is_local_nbd(uri: &str) -> bool {
     let is_loopback = |beginning: &&str| uri.starts_with(*beginning);
-    !uri.starts_with("nbd://") || ["nbd://localhost", "nbd://127.", "nbd://[::1]"].iter().any(|it| is_loopback(&it))
+    !uri.starts_with("nbd://") || ["nbd://localhost", "nbd://127.", "nbd://[::1]"].iter().any(is_loopback)
 }
 
 impl Target {

@@ -34,7 +34,6 @@ use weir_analytics::History;
 use weir_daemon::service::{device_summary, summary};
 use weir_daemon::{Exports, OpenPool, Service};
 use weir_engine::Engine;
-
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos, Request};
 use weir_pool::PoolError;
