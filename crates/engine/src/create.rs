@@ -451,7 +451,7 @@ fn assemble(
         opened: Vec::new(),
     };
     let contents = contents::Contents { options: options.clone(), salt, aux };
-    let (machine, keys, is_read_only) = (machine.clone(), KeyStore::default(), false);
-    let engine = Engine::start(Parts { machine, cache, mos, gate, keys, tops, is_read_only }, core);
+    let (machine, keys, read_only) = (machine.clone(), KeyStore::default(), None);
+    let engine = Engine::start(Parts { machine, cache, mos, gate, keys, tops, read_only }, core);
     Ok((engine, contents))
 }

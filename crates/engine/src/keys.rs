@@ -280,6 +280,12 @@ impl EncryptionKeys<'_> {
             return Err(KeyError::Loaded { name: name.to_owned() }.into());
         }
         let (root, wrapping, keys) = self.open_keys(rq, name, secret).await?;
+        if self.engine.is_read_only() {
+            // No set is open for writing without its key.
+            self.engine.keys.insert(root, wrapping, keys);
+            self.engine.changed.note_all();
+            return Ok(());
+        }
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
@@ -308,6 +314,9 @@ impl EncryptionKeys<'_> {
         }
         let synced = self.engine.synced().state(rq).await?;
         let root = Self::encryption_root(rq, synced.dsl(rq).await?, name).await?;
+        if self.engine.is_read_only() {
+            return self.unload_of_read_only(rq, &root).await;
+        }
         let members: Vec<String> = root.members(rq).await?.into_iter().map(|dir| dir.name.clone()).collect();
         let mut closings = Vec::new();
         for member in members {
@@ -323,6 +332,26 @@ impl EncryptionKeys<'_> {
             let _ = closing.end(if is_done { Ok(()) } else { Err(PoolError::from(KeyError::NotLoaded)) });
         }
         done
+    }
+
+    /// [`EncryptionKeys::unload`] in a pool that is open for reading alone.
+    async fn unload_of_read_only(&self, rq: &Request, root: &Root) -> Result<(), PoolError> {
+        let engine = self.engine;
+        let mut objects = BTreeSet::new();
+        for dir in root.members(rq).await? {
+            objects.extend(dir.crypto_key());
+            let head = root.dsl.head(rq, dir).await?;
+            if engine.reading.is_read(head.id, engine.txgs().open()) {
+                return Err(KeyError::Busy { name: dir.name.clone() }.into());
+            }
+        }
+        let mut loaded = engine.keys.loaded();
+        objects.iter().filter_map(|object| loaded.keys.remove(object)).for_each(|key| key.revoke());
+        loaded.wrapping.remove(&root.dir);
+        drop(loaded);
+        engine.cache.clear();
+        engine.changed.note_all();
+        Ok(())
     }
 
     /// Changes the wrapping key of a dataset, or makes it inherit the parent's. Its present key must be loaded.

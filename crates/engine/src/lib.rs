@@ -122,8 +122,10 @@ use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{JoinHandle, Machine, Nanos, Request};
+
 use weir_pool::assemble::state;
 use weir_pool::error::PoolError;
+use weir_pool::space::Space;
 
 /// The time after which a txg is synced (`zfs_txg_timeout`).
 pub const TXG_TIMEOUT: Duration = Duration::from_secs(5);
@@ -209,8 +211,8 @@ pub struct Engine {
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
     pub reading: LongHolds,
-    /// Whether the pool is open for reading alone: no txg follows the one that it was opened in.
-    is_read_only: bool,
+    /// Space of the vdevs of a pool that is open for reading alone: no txg changes it.
+    read_only: Option<Space>,
     syncs_when_idle: AtomicBool,
     synced_states: synced_state::SyncedStates,
     /// Whether failures suspend the pool instead of ending the engine ([`supervision`]).
@@ -245,7 +247,8 @@ pub(crate) struct Parts {
     pub gate: Arc<PoolTxAdmission>,
     pub keys: KeyStore,
     pub tops: allocation::Tops,
-    pub is_read_only: bool,
+    /// Space of the vdevs, if the pool is opened for reading alone.
+    pub read_only: Option<Space>,
 }
 
 impl Engine {
@@ -270,7 +273,7 @@ impl Engine {
 
     /// Assembles the engine and starts the syncer.
     pub(crate) fn start(parts: Parts, core: SyncerState) -> Arc<Engine> {
-        debug_assert!(!parts.is_read_only, "a pool that is open for reading alone has no syncer");
+        debug_assert!(parts.read_only.is_none(), "a pool that is open for reading alone has no syncer");
         let blocks = parts.cache.blocks();
         let max_loaded_bytes = max_loaded_bytes(parts.cache.stats().sizes.budget_bytes);
         // Refused only in a pool that is not written to, which loads no metaslab.
@@ -290,7 +293,7 @@ impl Engine {
 
     /// Assembles the engine, without its syncer.
     pub(crate) fn new(parts: Parts, shown: PoolStatus) -> Arc<Engine> {
-        let Parts { machine, cache, mos, gate, keys, tops, is_read_only } = parts;
+        let Parts { machine, cache, mos, gate, keys, tops, read_only } = parts;
         let events = Events::new(machine.clock.clone(), &shown.config);
         let lost_blocks = Arc::<LostBlocks>::default();
         let diagnosis = Arc::<Diagnosis>::default();
@@ -331,7 +334,7 @@ impl Engine {
             rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),
-            is_read_only,
+            read_only,
             syncs_when_idle: AtomicBool::new(false),
             synced_states: Default::default(),
             is_supervised: AtomicBool::new(false),
@@ -356,7 +359,21 @@ impl Engine {
 
     /// Whether the pool is open for reading alone ([`ImportOptions::read_only`]).
     pub fn is_read_only(&self) -> bool {
-        self.is_read_only
+        self.read_only.is_some()
+    }
+
+    /// Allocated and free bytes of a top-level vdev.
+    pub fn vdev_space_bytes(&self, vdev: u32) -> [u64; 2] {
+        let (allocated, size) = match &self.read_only {
+            Some(space) => {
+                space.vdevs.get(vdev as usize).map_or((0, 0), |top| (top.allocated_bytes(), top.space_bytes()))
+            }
+            None => {
+                let sums = self.cache.blocks().vdev_space(vdev);
+                (sums.allocated_bytes, sums.size_bytes)
+            }
+        };
+        [allocated, size.saturating_sub(allocated)]
     }
 
     /// The time at which the pool was opened.
@@ -413,7 +430,7 @@ impl Engine {
     /// # Errors
     /// The error that suspended the pool, if the txg cannot be written.
     pub async fn sync(&self) -> Result<(), PoolError> {
-        if self.is_read_only {
+        if self.is_read_only() {
             return Ok(());
         }
         Ok(self.txgs().wait_synced(self.txgs().open()).await?)
@@ -439,7 +456,7 @@ impl Engine {
 
     /// The error of a task that no txg will run.
     fn closed(&self) -> PoolError {
-        if self.is_read_only {
+        if self.is_read_only() {
             return PoolError::Refused { what: read_only::READ_ONLY.into() };
         }
         PoolError::Suspended { pool: self.name(), why: "pool is exporting".into() }

@@ -61,7 +61,7 @@ impl LongHolds {
     }
 
     /// Whether a snapshot has readers; closes it if not. `syncing` is the syncing txg.
-    fn is_read(&self, id: ObjectId, syncing: Txg) -> bool {
+    pub(crate) fn is_read(&self, id: ObjectId, syncing: Txg) -> bool {
         let id = ObjsetId(id.0);
         let mut all = self.all_of();
         let open: Vec<OpenDataset> =

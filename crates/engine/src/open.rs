@@ -441,6 +441,6 @@ pub(super) async fn assemble(
         opened: Vec::new(),
     };
     let keys = keys(&mut pool);
-    let (machine, cache, is_read_only) = (machine.clone(), pool.cache, false);
-    Ok(Engine::start(Parts { machine, cache, mos, gate, keys, tops, is_read_only }, core))
+    let (machine, cache, read_only) = (machine.clone(), pool.cache, None);
+    Ok(Engine::start(Parts { machine, cache, mos, gate, keys, tops, read_only }, core))
 }

@@ -44,8 +44,8 @@ pub(super) async fn import(machine: &Machine, options: &ImportOptions) -> Result
     let shown =
         PoolStatus { config, uberblock: pool.uberblock.clone(), faults: Vec::new(), freeing: Default::default() };
     let (keys, tops) = (keys(&mut pool), allocation::Tops::of(&pool.tree));
-    let (machine, cache, is_read_only) = (machine.clone(), pool.cache, true);
-    let engine = Engine::new(Parts { machine, cache, mos, gate, keys, tops, is_read_only }, shown);
+    let (machine, cache, read_only) = (machine.clone(), pool.cache, Some(pool.space));
+    let engine = Engine::new(Parts { machine, cache, mos, gate, keys, tops, read_only }, shown);
     invariant!(!engine.cache.blocks().tree().is_writable(), "a pool that is open for reading alone is written to");
     // Tasks and transactions are refused from now on.
     engine.queue.close();

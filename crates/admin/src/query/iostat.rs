@@ -221,8 +221,7 @@ impl IostatQuery {
         let mut leaves = devices.health().into_iter().map(leaf).collect();
         let mut root = vdev_io(&tree, None, &mut leaves);
         for (top, of_tree) in root.children.iter_mut().zip(&tree.children) {
-            let sums = engine.cache.blocks().vdev_space(of_tree.id as u32);
-            top.space_bytes = Some([sums.allocated_bytes, sums.size_bytes.saturating_sub(sums.allocated_bytes)]);
+            top.space_bytes = Some(engine.vdev_space_bytes(of_tree.id as u32));
         }
         Ok(PoolIoRow {
             name: engine.name(),

@@ -191,9 +191,12 @@ fn a_pool_that_is_imported_readonly_is_served_and_not_changed() {
     site.ok("zpool create -O sharenfs=on -O weir:nbd=on tank mirror d0 d1");
     site.ok("zfs create tank/a");
     site.ok("zfs create -V 8M tank/vol");
-    let mut nbd = site.nbd("tank/vol");
-    nbd.write(0, &[7; 4096]);
-    drop(nbd);
+    std::fs::write(site.path("key"), "password\n").unwrap();
+    let key = format!("-o encryption=on -o keyformat=passphrase -o keylocation=file://{}", site.path("key").display());
+    site.ok(&format!("zfs create {key} -V 8M tank/secret"));
+    for volume in ["tank/vol", "tank/secret"] {
+        site.nbd(volume).write(0, &[7; 4096]);
+    }
     site.ok("zfs snapshot -r tank@s");
     site.ok("zpool sync");
     site.ok("zpool export -f tank");
@@ -206,10 +209,19 @@ fn a_pool_that_is_imported_readonly_is_served_and_not_changed() {
     assert_eq!(site.ok("zpool get -Ho value readonly tank"), "on\n");
     let status = site.ok("zpool status tank");
     assert!(status.contains("state: ONLINE") && status.contains("/moved "), "{status}");
-    assert_eq!(site.ok("zfs list -Ho name -t all -r tank").lines().count(), 6);
-    let mut nbd = site.nbd("tank/vol");
-    assert_eq!(nbd.read(0, 4096), [7; 4096]);
-    drop(nbd);
+    assert_eq!(site.ok("zfs list -Ho name -t all -r tank").lines().count(), 8);
+    assert_eq!(site.nbd("tank/vol").read(0, 4096), [7; 4096]);
+    assert_eq!(site.ok("zfs get -Ho value keystatus tank/secret"), "unavailable\n");
+    site.ok("zfs load-key tank/secret");
+    assert_eq!(site.nbd("tank/secret").read(0, 4096), [7; 4096]);
+    site.wait_until("no client uses the volume", || {
+        site.command("zfs unload-key tank/secret").status().unwrap().success()
+    });
+    assert_eq!(site.ok("zfs get -Ho value keystatus tank/secret"), "unavailable\n");
+    let io = site.ok("zpool iostat -Hp tank");
+    let sizes: Vec<u64> = io.split_whitespace().skip(1).take(2).map(|word| word.parse().unwrap()).collect();
+    let listed = site.ok("zpool list -Hpo alloc,free tank");
+    assert_eq!(sizes, listed.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<u64>>());
     assert_eq!(site.nfs().exports(), ["/tank", "/tank/a"]);
     for line in [
         "zfs create tank/b",
@@ -229,7 +241,7 @@ fn a_pool_that_is_imported_readonly_is_served_and_not_changed() {
         let why = site.fails(line);
         assert!(why.contains("pool is read-only"), "{line}: {why}");
     }
-    let stream = site.command("zfs send -R tank@s").output().unwrap();
+    let stream = site.command("zfs send -wR tank@s").output().unwrap();
     assert!(stream.status.success() && stream.stdout.len() > 4096, "{}", super::text(&stream.stderr));
     site.ok("zpool sync tank");
     site.ok("zpool export -f tank");
