@@ -59,9 +59,9 @@ pub struct WriteIntent {
     pub to_checkpoint: bool,
     /// Discard the intent logs on missing log devices.
     pub without_logs: bool,
-    /// Open the pool for reading alone, in a process that keeps it open (`zpool import -o readonly=on`).
+    /// Open the pool read-only, in a process that keeps it open (`zpool import -o readonly=on`).
     pub read_only: bool,
-    /// Whether the command may use a pool that is open for reading alone.
+    /// Whether the command may use a pool that is open read-only.
     pub accepts_read_only: bool,
     /// New name of the pool, if it is renamed.
     pub new_name: Option<String>,

@@ -127,7 +127,7 @@ pub struct ProtocolContext<'a> {
     /// Addresses, ports and rules.
     pub options: &'a ServiceOptions,
     /// Becomes true when the servers know the pools and what they share: no client is answered before. Until then connections wait
-    /// in the kernel, because a client that is refused what there is gives it up.
+    /// in the kernel: a client to which an existing share is refused gives it up.
     pub begin: &'a watch::Receiver<bool>,
 }
 

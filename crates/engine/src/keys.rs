@@ -334,7 +334,7 @@ impl EncryptionKeys<'_> {
         done
     }
 
-    /// [`EncryptionKeys::unload`] in a pool that is open for reading alone.
+    /// [`EncryptionKeys::unload`] in a pool that is open read-only.
     async fn unload_of_read_only(&self, rq: &Request, root: &Root) -> Result<(), PoolError> {
         let engine = self.engine;
         let mut objects = BTreeSet::new();

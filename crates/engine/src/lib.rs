@@ -211,7 +211,7 @@ pub struct Engine {
     adding: AsyncMutex<()>,
     /// Long holds on snapshots that are read.
     pub reading: LongHolds,
-    /// Space of the vdevs of a pool that is open for reading alone: no txg changes it.
+    /// Space of the vdevs of a pool that is open read-only: no txg changes it.
     read_only: Option<Space>,
     syncs_when_idle: AtomicBool,
     synced_states: synced_state::SyncedStates,
@@ -247,7 +247,7 @@ pub(crate) struct Parts {
     pub gate: Arc<PoolTxAdmission>,
     pub keys: KeyStore,
     pub tops: allocation::Tops,
-    /// Space of the vdevs, if the pool is opened for reading alone.
+    /// Space of the vdevs, if the pool is opened read-only.
     pub read_only: Option<Space>,
 }
 
@@ -273,7 +273,7 @@ impl Engine {
 
     /// Assembles the engine and starts the syncer.
     pub(crate) fn start(parts: Parts, core: SyncerState) -> Arc<Engine> {
-        debug_assert!(parts.read_only.is_none(), "a pool that is open for reading alone has no syncer");
+        debug_assert!(parts.read_only.is_none(), "a pool that is open read-only has no syncer");
         let blocks = parts.cache.blocks();
         let max_loaded_bytes = max_loaded_bytes(parts.cache.stats().sizes.budget_bytes);
         // Refused only in a pool that is not written to, which loads no metaslab.
@@ -357,7 +357,7 @@ impl Engine {
         self.txgs().request_sync();
     }
 
-    /// Whether the pool is open for reading alone ([`ImportOptions::read_only`]).
+    /// Whether the pool is open read-only ([`ImportOptions::read_only`]).
     pub fn is_read_only(&self) -> bool {
         self.read_only.is_some()
     }

@@ -67,7 +67,7 @@ pub struct ImportOptions {
     pub force: bool,
     /// Discard intent logs on missing devices and log records that cannot be replayed now (`zpool import -m`).
     pub without_logs: bool,
-    /// Open the pool for reading alone: not a byte of its devices changes (`zpool import -o readonly=on`).
+    /// Open the pool read-only: not a byte of its devices changes (`zpool import -o readonly=on`).
     pub read_only: bool,
     /// The importing host.
     pub host: Host,

@@ -1,8 +1,8 @@
-//! Import of a pool for reading alone (`zpool import -o readonly=on`): not a byte of its devices changes.
+//! Read-only import of a pool (`zpool import -o readonly=on`): not a byte of its devices changes.
 //!
 //! Datasets are opened as of the uberblock: what an intent log has beyond it is not replayed, as in OpenZFS. There is no syncer, so
-//! sync tasks and transactions are refused. What cannot be written here can be read: pools of older versions and of the other byte
-//! order, features that are not kept up, space maps that are damaged, and devices of which redundancy makes up for the lack.
+//! sync tasks and transactions are refused. Pools that cannot be written here can be read: of older versions and of the other byte order,
+//! with features that are not kept up, and with damaged space maps.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_load_impl`: what follows `spa_writeable`), `module/zfs/zfs_vfsops.c`
 //! (`zfsvfs_setup`).
@@ -22,7 +22,7 @@ use weir_pool::open::Pool;
 /// Why changes are refused (`EZFS_POOLREADONLY`).
 pub const READ_ONLY: &str = "pool is read-only";
 
-/// Opens a pool for reading alone.
+/// Opens a pool read-only.
 ///
 /// # Errors
 /// Errors of [`Pool::open`]; [`PoolError::Refused`] if another host uses the pool or it was destroyed, without force.
@@ -46,7 +46,7 @@ pub(super) async fn import(machine: &Machine, options: &ImportOptions) -> Result
     let (keys, tops) = (keys(&mut pool), allocation::Tops::of(&pool.tree));
     let (machine, cache, read_only) = (machine.clone(), pool.cache, Some(pool.space));
     let engine = Engine::new(Parts { machine, cache, mos, gate, keys, tops, read_only }, shown);
-    invariant!(!engine.cache.blocks().tree().is_writable(), "a pool that is open for reading alone is written to");
+    invariant!(!engine.cache.blocks().tree().is_writable(), "a pool that is open read-only is written to");
     // Tasks and transactions are refused from now on.
     engine.queue.close();
     engine.txgs().end(READ_ONLY);

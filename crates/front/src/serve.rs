@@ -13,8 +13,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::net::Listener;
-use weir_machine::{Clock, Tasks};
+use weir_machine::{Clock, Nanos, Tasks};
 
+/// Time between two lines of the log about connections that cannot be accepted.
+const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Delay before the next `accept` after one failed, most likely for lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 /// Interval at which connections are checked.
@@ -237,6 +239,7 @@ pub async fn serve<F>(
         }
     });
     let mut next = 0;
+    let mut logged: Option<Nanos> = None;
     loop {
         let accepted = {
             let stopped = pin!(stop.wait_for(|stop| *stop));
@@ -250,7 +253,11 @@ pub async fn serve<F>(
             Err(error) => {
                 // The peer closed the connection before it was accepted, or the process is out of file descriptors; both
                 // are temporary.
-                tracing::warn!(%error, "cannot accept a connection");
+                let now = front.clock.now();
+                if logged.is_none_or(|last| now.since(last) >= ACCEPT_LOG_INTERVAL) {
+                    tracing::warn!(%error, "cannot accept connections; this is logged once a minute");
+                    logged = Some(now);
+                }
                 front.clock.sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }

@@ -134,7 +134,7 @@ pub struct Pool {
     pub warnings: Vec<String>,
     /// Directory below which the process that has the pool open mounts its file systems (`altroot`); empty for none.
     pub altroot: String,
-    /// Whether the process that has the pool open has it open for reading alone (the pool's property `readonly`).
+    /// Whether the process that has the pool open has it open read-only (the pool's property `readonly`).
     pub read_only: bool,
     /// The property `cachefile` of a pool that a process has open; empty for the usual cache file.
     pub cachefile: String,

@@ -405,7 +405,7 @@ impl ServedPool {
     /// Goes on with what was in progress when the pool was closed: a scrub, initializations, trims. From now on devices that lack
     /// blocks are resilvered.
     ///
-    /// Of a pool that is open for reading alone, only samples are taken.
+    /// Of a pool that is open read-only, only samples are taken.
     pub async fn go_on(self: &Arc<Self>) {
         if self.engine.is_read_only() {
             return self.take_samples();

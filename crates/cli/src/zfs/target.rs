@@ -28,7 +28,7 @@ pub fn open(call: &Call, places: &Places, name: &str) -> Result<WritablePool, Fa
     WritablePool::of_call(call, &intent(call, places, name)?)
 }
 
-/// Opens the pool of a name for what a pool that is open for reading alone allows, too: mounts and shares.
+/// Opens the pool of a name for what a pool that is open read-only allows, too: mounts and shares.
 pub fn open_to_mount(call: &Call, places: &Places, name: &str) -> Result<WritablePool, Failure> {
     WritablePool::of_call(call, &WriteIntent { accepts_read_only: true, ..intent(call, places, name)? })
 }

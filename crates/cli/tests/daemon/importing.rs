@@ -141,7 +141,7 @@ fn a_damaged_token_ends_the_page_alone() {
     assert!(site.ok("daemon status").contains("nfs3 on"));
 }
 
-/// A pool that cannot be recorded is served; who made it learns that it will not be after a restart, until it is recorded.
+/// A pool that cannot be recorded is served. The command says that it will not be after a restart, until it is recorded.
 #[test]
 fn a_pool_that_cannot_be_recorded_says_so() {
     let site = Site::new(1);

@@ -31,6 +31,10 @@ fn import_sets_properties_of_the_pool() {
         assert!(found.contains("pool: tank") && !found.contains("comment"), "nothing changed: {found}");
         // Properties of a pool that is not written to stay as they are.
         site.ok(&format!("zpool import -d {dir} -o readonly=on -o failmode=panic tank"));
+        if with_daemon {
+            assert_eq!(site.ok("zpool get -H -o value failmode tank"), "wait\n");
+            site.ok("zpool export tank");
+        }
         let options = "-o failmode=continue -o comment=hello -o autotrim=on -o listsnapshots=on -o my:note=x";
         site.ok(&format!("zpool import -d {dir} {options} -o feature@async_destroy=enabled tank"));
         let shown = site.ok("zpool get -H -o value failmode,comment,autotrim,listsnapshots,delegation,my:note tank");
