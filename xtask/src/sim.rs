@@ -71,6 +71,10 @@ const OPTIMISED: [(&str, &str); 4] = [
     ("CARGO_PROFILE_DEV_OVERFLOW_CHECKS", "false"),
 ];
 
+/// Crates with a level of their own in the profile `dev` (`Cargo.toml`), which the environment does not change.
+const WITH_OWN_LEVEL: [&str; 8] =
+    ["weir-blocks", "weir-dmu", "weir-dsl", "weir-engine", "weir-format", "weir-machine", "weir-pool", "weir-sim"];
+
 /// The program of the simulator and the tests in it. They are selected from the whole workspace, and built together, as `cargo
 /// test --workspace` builds them: another selection has other features, for which other crates would be built again.
 const PROGRAMS: [&str; 8] = ["--bin", "weir-sim", "--test", "cuts", "--test", "errors", "--test", "laws"];
@@ -79,7 +83,11 @@ const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "weir-daemon"];
 
 fn optimised(subcommand: &str) -> Command {
     let mut command = cargo(&[subcommand, "--quiet"]);
-    command.envs(OPTIMISED).args(PACKAGES);
+    command.envs(OPTIMISED);
+    for package in WITH_OWN_LEVEL {
+        command.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=3"));
+    }
+    command.args(PACKAGES);
     command
 }
 
