@@ -71,7 +71,7 @@ const OPTIMISED: [(&str, &str); 4] = [
     ("CARGO_PROFILE_DEV_OVERFLOW_CHECKS", "false"),
 ];
 
-/// Crates with a level of their own in the profile `dev` (`Cargo.toml`), which the environment does not change.
+/// Crates for which `Cargo.toml` sets an opt-level in the profile `dev`. Environment variables do not override that of a single crate.
 const WITH_OWN_LEVEL: [&str; 8] =
     ["weir-blocks", "weir-dmu", "weir-dsl", "weir-engine", "weir-format", "weir-machine", "weir-pool", "weir-sim"];
 

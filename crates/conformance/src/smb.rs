@@ -6,7 +6,7 @@
 //! | snapshots | `smbclient allinfo` lists every snapshot of a file, whatever its name, and each can be read |
 //! | ACLs | `smbcacls` adds entries and reads them back; the engine finds the same ones in the pool |
 //! | ACLs decide | an entry denies over SMB, and to a process on the mount, what the mode permits, and the other way round |
-//! | all rights | smbtorture opens what it made with FILE_ALL_ACCESS, on a share without entries that files inherit |
+//! | all rights | smbtorture opens files that it created with FILE_ALL_ACCESS, on a share whose root has no inheritable ACL entries |
 //! | attributes | DOS attributes, streams, a copy on the server |
 //! | case | `casesensitivity=insensitive` and `mixed`: names and patterns of another case find a file; smbtorture makes 2,000 |
 //! | idle | a dataset whose files smbd has used and closed can be rolled back; one with an open file is busy |

@@ -171,7 +171,8 @@ struct ServingTask {
 }
 
 impl ServingTask {
-    /// Starts the task that `serve` returns for the signal to stop, once the servers may begin.
+    /// Starts a task that waits for [`ProtocolContext::begin`] and then serves. `serve` gets the signal to stop, and returns the
+    /// future that serves.
     fn start<F>(
         context: &ProtocolContext<'_>,
         address: SocketAddr,

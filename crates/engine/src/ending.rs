@@ -1,4 +1,4 @@
-//! The end of an engine: a last txg, the syncer, the cache devices, and the devices.
+//! Closing of a pool (OpenZFS `spa_unload`): the engine syncs a last txg, waits for the syncer to end, and closes the cache devices.
 
 use super::Engine;
 use super::events::PoolEvent;

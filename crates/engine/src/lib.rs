@@ -122,7 +122,6 @@ use weir_files::FileSystem;
 use weir_format::{Txg, Uberblock};
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{JoinHandle, Machine, Nanos, Request};
-
 use weir_pool::assemble::state;
 use weir_pool::error::PoolError;
 use weir_pool::space::Space;

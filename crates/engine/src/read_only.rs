@@ -2,7 +2,7 @@
 //!
 //! Datasets are opened as of the uberblock: what an intent log has beyond it is not replayed, as in OpenZFS. There is no syncer, so
 //! sync tasks and transactions are refused. Pools that cannot be written here can be read: of older versions and of the other byte order,
-//! with features that are not kept up, and with damaged space maps.
+//! with features that Weir does not write, and with damaged space maps.
 //!
 //! Source: OpenZFS `module/zfs/spa.c` (`spa_load_impl`: what follows `spa_writeable`), `module/zfs/zfs_vfsops.c`
 //! (`zfsvfs_setup`).

@@ -518,7 +518,7 @@ impl Daemon {
         dirs
     }
 
-    /// One line for each of the configuration's `pool_dirs` that cannot be read.
+    /// See [`Settings::unreadable_dirs`].
     pub fn unreadable_dirs(&self) -> Vec<String> {
         self.settings.lock().unreadable_dirs()
     }

@@ -169,8 +169,8 @@ impl Daemon {
         Ok(Outcome::Changed)
     }
 
-    /// Tries to open the remembered pools: all, or only those of which a device has appeared or gone since the last attempt, or whose
-    /// last attempt was a minute ago: what kept it from being opened may have passed.
+    /// Tries to open the pools of the cache file that are not open. Without `all`, only those are tried of which a device has appeared or
+    /// gone since the last attempt, or whose last attempt was a minute ago: the cause may be gone.
     /// Returns one line for each pool that was opened or could not be.
     pub async fn open_remembered(self: &Arc<Self>, all: bool) -> Vec<String> {
         let mut attempts = Vec::new();

@@ -146,7 +146,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// One line for each of `pool_dirs` that cannot be read, and is passed over.
+    /// A warning for each path of `pool_dirs` that cannot be read: the search for pools skips it.
     pub fn unreadable_dirs(&self) -> Vec<String> {
         let line = |dir: &PathBuf| {
             unreadable(dir).map(|why| format!("pool_dirs: {}: {why}: no pools are searched there", dir.display()))

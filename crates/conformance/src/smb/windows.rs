@@ -102,8 +102,8 @@ pub fn caseless(folder: &Path, pool: &str, sensitivity: &str, many: bool) -> Ver
     found
 }
 
-/// Opens that ask for all rights (FILE_ALL_ACCESS) to files that the user made on a share as `zfs create -o sharesmb=on` makes it,
-/// without entries that files inherit.
+/// smbtorture opens files that its user created with FILE_ALL_ACCESS. The share's root has no inheritable ACL entries, as after
+/// `zfs create -o sharesmb=on`.
 pub fn owner_has_all_rights(folder: &Path) -> Verdict {
     let server = new_server(folder, "plain", "atime=on")?;
     let everyone = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
