@@ -405,14 +405,14 @@ impl ServedPool {
     /// Goes on with what was in progress when the pool was closed: a scrub, initializations, trims. From now on devices that lack
     /// blocks are resilvered.
     ///
-    /// Of a pool that is open read-only, only samples are taken.
+    /// Of a pool that is open read-only, only samples of the counters are taken.
     pub async fn go_on(self: &Arc<Self>) {
-        if self.engine.is_read_only() {
-            return self.take_samples();
+        let is_writable = !self.engine.is_read_only();
+        if is_writable {
+            self.go_on_scrubbing();
         }
-        self.go_on_scrubbing();
         self.keep_resilvered();
-        if let Err(error) = weir_engine::initialize_trim::go_on(&self.engine).await {
+        if is_writable && let Err(error) = weir_engine::initialize_trim::go_on(&self.engine).await {
             tracing::warn!(%error, "passes over the free space of devices do not go on");
         }
     }
@@ -439,20 +439,6 @@ impl ServedPool {
         }));
     }
 
-    /// Takes samples of the counters, in a task of its own, from now on until the pool is closed.
-    fn take_samples(self: &Arc<Self>) {
-        let served_pool = Arc::downgrade(self);
-        let clock = self.machine.clock.clone();
-        // The task is detached: it ends with the pool.
-        drop(self.machine.tasks.spawn(async move {
-            while let Some(pool) = served_pool.upgrade().filter(|pool| !pool.engine.events.is_ended()) {
-                pool.recent.take(&pool.engine);
-                drop(pool);
-                clock.sleep(RESILVER_INTERVAL).await;
-            }
-        }));
-    }
-
     /// Replaces devices that fail by hot spares, resilvers devices that lack blocks, and takes samples of the counters, in a task
     /// of its own, from now on until the pool is closed.
     fn keep_resilvered(self: &Arc<Self>) {
@@ -464,23 +450,30 @@ impl ServedPool {
             let mut spares = SpareWatch::default();
             loop {
                 let Some(pool) = served_pool.upgrade().filter(|pool| !pool.engine.events.is_ended()) else { return };
-                if let Err(error) = pool.engine.vdevs().reopen().await {
-                    tracing::debug!(%error, "cannot look for missing devices");
+                if !pool.engine.is_read_only() {
+                    pool.look_after_devices(&mut watch, &mut spares).await;
                 }
-                if let Err(error) = pool.keep_spares(&mut spares).await {
-                    tracing::debug!(%error, "cannot look for devices that need a hot spare");
-                }
-                match pool.engine.scrubs().keep_resilvered(&mut watch).await {
-                    Ok(true) => pool.go_on_scrubbing(),
-                    Ok(false) => {}
-                    Err(error) => tracing::debug!(%error, "cannot look for devices to resilver"),
-                }
-                pool.release_removed();
                 pool.recent.take(&pool.engine);
                 drop(pool);
                 clock.sleep(RESILVER_INTERVAL).await;
             }
         }));
+    }
+
+    /// Opens missing devices again, replaces those that fail, and starts a resilver of those that lack blocks.
+    async fn look_after_devices(self: &Arc<Self>, watch: &mut ResilverWatch, spares: &mut SpareWatch) {
+        if let Err(error) = self.engine.vdevs().reopen().await {
+            tracing::debug!(%error, "cannot look for missing devices");
+        }
+        if let Err(error) = self.keep_spares(spares).await {
+            tracing::debug!(%error, "cannot look for devices that need a hot spare");
+        }
+        match self.engine.scrubs().keep_resilvered(watch).await {
+            Ok(true) => self.go_on_scrubbing(),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(%error, "cannot look for devices to resilver"),
+        }
+        self.release_removed();
     }
 
     /// Replaces devices that failed by new ones at their paths (`autoreplace`) or by hot spares, and detaches hot spares that are not needed any more. Uses
