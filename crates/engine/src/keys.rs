@@ -161,6 +161,13 @@ impl KeyStore {
         self.loaded().wrapping.get(&root).cloned()
     }
 
+    /// Removes an encryption root's wrapping key and these dataset keys, by their key objects, and wipes them.
+    fn remove(&self, root: ObjectId, objects: &BTreeSet<ObjectId>) {
+        let mut loaded = self.loaded();
+        objects.iter().filter_map(|object| loaded.keys.remove(object)).for_each(|key| key.revoke());
+        loaded.wrapping.remove(&root);
+    }
+
     /// Adds an encryption root's wrapping key and the dataset keys that it unwrapped.
     pub(crate) fn insert(
         &self,
@@ -345,10 +352,7 @@ impl EncryptionKeys<'_> {
                 return Err(KeyError::Busy { name: dir.name.clone() }.into());
             }
         }
-        let mut loaded = engine.keys.loaded();
-        objects.iter().filter_map(|object| loaded.keys.remove(object)).for_each(|key| key.revoke());
-        loaded.wrapping.remove(&root.dir);
-        drop(loaded);
+        engine.keys.remove(root.dir, &objects);
         engine.cache.clear();
         engine.changed.note_all();
         Ok(())
@@ -414,10 +418,7 @@ async fn unload(syncing: &mut TxgSync<'_>, name: String) -> Result<(), PoolError
     }
     syncing.sync_sets().await?;
     heads.iter().for_each(|(head, _)| drop(engine.sets.remove(head.objset())));
-    let mut loaded = engine.keys.loaded();
-    objects.iter().filter_map(|object| loaded.keys.remove(object)).for_each(|key| key.revoke());
-    loaded.wrapping.remove(&root.dir);
-    drop(loaded);
+    engine.keys.remove(root.dir, &objects);
     engine.cache.clear();
     Ok(())
 }
