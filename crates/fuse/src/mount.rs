@@ -328,12 +328,21 @@ impl Mounted {
     }
 
     /// Blocks until the mount is gone.
+    ///
+    /// # Errors
+    /// [`FuseError::Session`] if the connection to the kernel ends before the mount.
     pub fn join(self) -> Result<(), FuseError> {
-        let Mounted { session, direct, own, .. } = self;
-        let ended = session.join().map_err(FuseError::Session);
+        let Mounted { session, path, direct, own, .. } = self;
+        let ended = session.join();
+        let is_there = |number: String| own.as_ref().is_some_and(|own| own.has_number(&number));
+        let is_gone = !device::number_at(&path).is_some_and(is_there);
         drop(direct);
         drop(own);
-        ended
+        match ended {
+            // A thread that takes a request while the kernel unmounts gets this error (Linux: `fs/fuse/dev.c`, `fuse_dev_do_read`).
+            Err(why) if is_gone && why.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
+            ended => ended.map_err(FuseError::Session),
+        }
     }
 }
 

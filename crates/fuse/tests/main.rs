@@ -360,6 +360,21 @@ fn direct_writes_are_visible_through_the_page_cache() {
 }
 
 #[test]
+fn a_mount_ends_without_an_error_while_requests_are_in_progress() {
+    let machine = Production::default().build().unwrap();
+    for _ in 0..200 {
+        let dir = tempfile::tempdir().unwrap();
+        let Some(mounted) = mounted_tree(&machine, writable_tree(), dir.path(), true) else { return };
+        let files = ["f", "g", "h"].map(|name| std::fs::File::create(dir.path().join(name)).unwrap());
+        files.iter().for_each(|mut file| std::io::Write::write_all(&mut file, b"data").unwrap());
+        // The kernel releases files on its own, after `close`.
+        drop(files);
+        mounted.unmounter().unmount().unwrap();
+        mounted.join().unwrap();
+    }
+}
+
+#[test]
 fn a_mount_in_use_is_detached() {
     let machine = Production::default().build().unwrap();
     let dir = tempfile::tempdir().unwrap();

@@ -20,11 +20,20 @@ pub struct OwnMount(Option<u64>);
 impl OwnMount {
     /// The mount of the device with that number, in the form `MAJOR:MINOR` of `/proc/self/mountinfo`; nothing for another text.
     pub fn new(number: &str) -> Self {
-        let parts = number.split_once(':').and_then(|(major, minor)| Some((major.parse().ok()?, minor.parse().ok()?)));
-        let device = parts.map(|(major, minor)| rustix::fs::makedev(major, minor));
+        let device = device_of(number);
         device.into_iter().for_each(|device| *SERVED.lock().entry(device).or_default() += 1);
         OwnMount(device)
     }
+
+    /// Whether its device has that number.
+    pub fn has_number(&self, number: &str) -> bool {
+        self.0.is_some() && device_of(number) == self.0
+    }
+}
+
+fn device_of(number: &str) -> Option<u64> {
+    let (major, minor) = number.split_once(':')?;
+    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
 impl Drop for OwnMount {
