@@ -83,6 +83,8 @@ pub mod order {
         ISCSI_UNITS,
         /// The tree of exported file systems.
         NAMESPACE,
+        /// A file system of the tree, if it is open.
+        OPENED_FILES,
         /// Task of the syncer, until the pool is closed.
         SYNCER,
         /// State of the pool that `zpool status` shows.

@@ -408,6 +408,10 @@ impl Files for MemoryFiles {
         *self.state().holds.entry(object.0).or_default() += 1;
     }
 
+    fn has_holds(&self) -> bool {
+        !self.state().holds.is_empty()
+    }
+
     fn release<'a>(&'a self, _: &'a Request, object: ObjectId, _: HoldKind) -> FileFuture<'a, ()> {
         self.state().release(object);
         now(Ok(()))

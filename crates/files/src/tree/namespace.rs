@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use weir_machine::lock::Mutex;
+use weir_machine::lock::{Mutex, order};
 
 /// A file system or snapshot with its position in the tree.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(super) struct MountedDataset {
     /// was created.
     pub snapshots_changed_ns: i128,
     /// The opened file system, kept over renames.
-    pub opened: Arc<Mutex<Option<Opened>>>,
+    pub opened: Arc<Mutex<Option<Opened>, { order::OPENED_FILES }>>,
     /// Whether it was accessed since [`super::opened::OpenedBranches`] last looked.
     pub accessed: Arc<AtomicBool>,
     /// Time of creation of a snapshot in seconds since 1970, when it was first asked for.

@@ -53,6 +53,9 @@ fn give_up(branch: &MountedDataset) -> bool {
     if !files.is_writable() && Arc::strong_count(files) > 1 {
         return false;
     }
-    *opened = None;
+    let given_up = opened.take();
+    // Closing it takes locks of its own.
+    drop(opened);
+    drop(given_up);
     true
 }
