@@ -21,14 +21,13 @@ use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
 use weir_dsl::sync_tasks::receive::{self, CLONE, Receive, Receiving, Resume};
 use weir_dsl::sync_tasks::receive_properties::{self, PropertyError, Stage};
-use weir_dsl::sync_tasks::{DslError, features, receive_raw};
+use weir_dsl::sync_tasks::{DslError, receive_raw};
 use weir_dsl::{Scope, SetKey};
 use weir_format::ObjsetId;
-use weir_format::features::Feature;
 use weir_format::zil::ZilHeader;
 use weir_machine::Request;
 use weir_pool::error::PoolError;
-use weir_send::{KeptCompressions, ResumePoints};
+use weir_send::ResumePoints;
 
 /// A dataset that is being received.
 pub struct ReceiveSession {
@@ -36,8 +35,6 @@ pub struct ReceiveSession {
     pub set: Arc<ObjectSet>,
     /// How far the stream is received, if that is kept.
     pub points: Option<Arc<ResumePoints>>,
-    /// Compression functions whose blocks the pool may store.
-    pub kept: KeptCompressions,
     receive: Receive,
     receiving: Receiving,
     refused: Vec<PropertyError>,
@@ -87,7 +84,7 @@ impl Receives<'_> {
         encryption: Encryption,
     ) -> Result<ReceiveSession, PoolError> {
         let wanted = receive.clone();
-        let (set, receiving, refused, kept) = self
+        let (set, receiving, refused) = self
             .engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
@@ -116,11 +113,7 @@ impl Receives<'_> {
                     }
                     let set = open(syncing, &wanted, &receiving, key).await?;
                     syncing.add_set(set.clone());
-                    let kept = KeptCompressions {
-                        lz4: features::is_enabled(&mut syncing.change, Feature::LZ4_COMPRESS).await?,
-                        zstd: features::is_enabled(&mut syncing.change, Feature::ZSTD_COMPRESS).await?,
-                    };
-                    Ok((set, receiving, refused, kept))
+                    Ok((set, receiving, refused))
                 })
             })
             .await?;
@@ -132,7 +125,7 @@ impl Receives<'_> {
             self.engine.sets.update(set.id(), |open| open.received = Some(of_set.clone()));
             points = Some(of_set);
         }
-        let session = ReceiveSession { set, points, kept, receive, receiving, refused };
+        let session = ReceiveSession { set, points, receive, receiving, refused };
         match self.adopt_properties(rq, &at, &session.set).await {
             Ok(()) => Ok(session),
             Err(error) => {

@@ -40,29 +40,8 @@ pub struct Applier {
     /// Bytes of the stream.
     bytes: u64,
     points: Option<Arc<ResumePoints>>,
-    kept: KeptCompressions,
     /// The last OBJECT_RANGE of a raw stream: its first object and the form of the block of dnodes.
     range: Option<(ObjectId, RawForm)>,
-}
-
-/// Compression functions besides the oldest whose blocks may be stored as they come, since the pool has the features.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeptCompressions {
-    /// lz4.
-    pub lz4: bool,
-    /// zstd.
-    pub zstd: bool,
-}
-
-impl KeptCompressions {
-    fn has(self, kind: CompressionKind) -> bool {
-        match kind {
-            CompressionKind::Lz4 => self.lz4,
-            CompressionKind::Zstd => self.zstd,
-            CompressionKind::Lzjb | CompressionKind::Zle | CompressionKind::Gzip(_) => true,
-            _ => false,
-        }
-    }
 }
 
 /// Effect of an OBJECT record on an object that exists.
@@ -80,19 +59,13 @@ impl Applier {
     pub fn new(set: Arc<ObjectSet>, begin: Begin) -> Self {
         debug_assert!(set.is_live(), "a stream changes the set");
         let last = (ObjectId(0), 0);
-        Applier { set, begin, last, bytes: 0, points: None, kept: KeptCompressions::default(), range: None }
+        Applier { set, begin, last, bytes: 0, points: None, range: None }
     }
 
     /// Notes how far the stream is received, of which `bytes` were received before.
     #[must_use]
     pub fn noting(self, points: Option<Arc<ResumePoints>>, bytes: u64) -> Self {
         Applier { points, bytes, ..self }
-    }
-
-    /// Stores blocks that come compressed by these functions as they are.
-    #[must_use]
-    pub fn keeping(self, kept: KeptCompressions) -> Self {
-        Applier { kept, ..self }
     }
 
     fn note(&self, tx: &Tx, object: ObjectId, offset: u64) {
@@ -129,7 +102,7 @@ impl Applier {
                 if is_spill(*offset, *length) {
                     return self.put_spill(rq, *object, Bytes::from(block)).await;
                 }
-                let kind = CompressionKind::from_u8(*compression).filter(|kind| self.kept.has(*kind));
+                let kind = CompressionKind::from_u8(*compression);
                 let kind = kind.filter(|_| u64::from(*lsize_bytes) == *length);
                 let compressed = kind.map(|kind| Compressed { kind, bytes: payload.slice(..stored_bytes) });
                 self.put(rq, *object, *offset, Bytes::from(block), compressed).await
@@ -312,7 +285,7 @@ impl Applier {
         }
         // Decompressed also to check it.
         let block = Bytes::from(expand(w.compression, &payload, w.logical_bytes)?);
-        let kind = CompressionKind::from_u8(w.compression).filter(|kind| self.kept.has(*kind));
+        let kind = CompressionKind::from_u8(w.compression);
         let compressed = kind.map(|kind| Compressed { kind, bytes: payload });
         self.put(rq, w.object, w.offset, block, compressed).await
     }

@@ -4,6 +4,7 @@ use crate::error::ReceiveError;
 use crate::make::{HAS_SPILL, OLD_MAX_BLOCK_BYTES};
 use crate::plan::HAS_SPILLS;
 use weir_dmu::ErrorLocation;
+use weir_format::features::Feature;
 use weir_format::stream::{Begin, ObjectRecord, Record, SpillRecord, WriteRecord, feature};
 use weir_format::{CompressionKind, Dnode, ObjectId, ObjectType};
 
@@ -39,6 +40,17 @@ pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::SWITCH_TO_LARGE_BLOCKS
     | feature::LONGNAME
     | feature::LARGE_MICROZAP;
+/// Feature flags, with the pool feature without which such blocks cannot be stored (OpenZFS `module/zfs/dmu_recv.c`,
+/// `recv_begin_check_feature_flags_impl`).
+const NEEDED: [(u64, &Feature); 7] = [
+    (feature::LZ4, Feature::LZ4_COMPRESS),
+    (feature::ZSTD, Feature::ZSTD_COMPRESS),
+    (feature::EMBED_DATA, Feature::EMBEDDED_DATA),
+    (feature::LARGE_BLOCKS, Feature::LARGE_BLOCKS),
+    (feature::LARGE_DNODE, Feature::LARGE_DNODE),
+    (feature::LONGNAME, Feature::LONGNAME),
+    (feature::LARGE_MICROZAP, Feature::LARGE_MICROZAP),
+];
 /// Names of feature flags that are known and not supported.
 const UNSUPPORTED: [(u64, &str); 3] = [
     (feature::DEDUP, "deduplicated streams; convert it with: zstream redup"),
@@ -48,6 +60,11 @@ const UNSUPPORTED: [(u64, &str); 3] = [
 
 fn invalid<T>(why: impl Into<String>) -> Result<T, ReceiveError> {
     Err(ReceiveError::Invalid(why.into()))
+}
+
+/// Pool features that must be enabled to receive a stream.
+pub fn needed_features(begin: &Begin) -> Vec<&'static Feature> {
+    NEEDED.iter().filter(|(flag, _)| begin.features & flag != 0).map(|(_, feature)| *feature).collect()
 }
 
 /// Checks the feature flags of a stream.

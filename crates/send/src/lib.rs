@@ -33,7 +33,7 @@ pub mod resume_points;
 mod running;
 mod traverse;
 
-pub use apply::{Applier, KeptCompressions};
+pub use apply::Applier;
 pub use encoder::StreamEncoder;
 pub use error::{ReceiveError, SendError};
 pub use gather::{Gathering, gather};

@@ -19,6 +19,7 @@ use super::{
 use crate::{RawKey, StreamForms};
 use weir_dmu::{ObjectSet, Opening};
 use weir_format::dsl::{dataset_field, dir_field};
+use weir_format::features::Feature;
 use weir_format::{DslDataset, ObjectId, ObjsetKind};
 use weir_machine::invariant;
 
@@ -50,6 +51,8 @@ pub struct Receive {
     pub resume: Resume,
     /// The key of a raw stream.
     pub raw: Option<RawKey>,
+    /// Pool features that the stream's blocks need: they are stored as they come.
+    pub features: Vec<&'static Feature>,
 }
 
 /// How a stream treats the state of an interrupted one.
@@ -124,6 +127,12 @@ pub struct Receiving {
 /// [`create::check_create`](super::create::check_create).
 pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<(), DslError> {
     names::check_name(&receive.snapshot)?;
+    for feature in &receive.features {
+        if !features::is_enabled(cx, feature).await? {
+            let why = format!("pool must be upgraded to receive this stream: feature@{} is not enabled.", feature.name);
+            return Err(DslError::stream(receive.names().0, why));
+        }
+    }
     if let Resume::Continue { object, offset } = receive.resume {
         return interrupted(cx, receive, (object, offset)).await.map(drop);
     }

@@ -151,6 +151,7 @@ fn receiving(begin: &Begin, list: &[u8], snapshot: &str) -> Receive {
         properties: Default::default(),
         resume,
         raw: Some(raw),
+        features: weir_send::check::needed_features(begin),
     }
 }
 

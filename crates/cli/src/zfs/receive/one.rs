@@ -74,7 +74,7 @@ impl Receiving<'_> {
             }
         };
         let applier = Applier::new(session.set.clone(), begin);
-        let mut applier = applier.noting(session.points.clone(), known.bytes_before).keeping(session.kept);
+        let mut applier = applier.noting(session.points.clone(), known.bytes_before);
         if let Err(error) = apply(&self.rq, &mut applier, input).await {
             let error = of_destination(error, known.receive.names().0);
             if session.can_resume() {
@@ -181,6 +181,7 @@ impl Receiving<'_> {
             properties,
             resume,
             raw: self.raw_key(begin, list, doing)?,
+            features: weir_send::check::needed_features(begin),
         };
         let bytes_before = self.bytes_before(&receive).await?;
         Ok(Known { doing, is_new, sent, kind, receive, dataset, snapshot, bytes_before })
