@@ -1,8 +1,10 @@
-//! `weir zstream dump FILE`: shows the records of a send stream of any length; `redup` converts a deduplicated one, `token` shows
-//! a resume token. One record is in memory at a time.
+//! `weir zstream dump FILE`: shows the records of a send stream of any length; `redup` converts a deduplicated one, `recompress`
+//! compresses its blocks in another way, `token` shows a resume token. One record is in memory at a time.
 
+mod recompress;
 mod redup;
 mod text;
+mod writer;
 
 pub use text::token_text;
 
@@ -27,6 +29,7 @@ pub struct ZstreamArgs {
 #[derive(Debug, Subcommand)]
 enum ZstreamCommand {
     Dump(DumpArgs),
+    Recompress(recompress::RecompressArgs),
     Redup(redup::RedupArgs),
     Token(TokenArgs),
 }
@@ -112,12 +115,25 @@ impl<R: Read> Records<R> {
         self.fill(bytes)?;
         self.decoder.take(&self.bytes).map(Some).map_err(|e| e.to_string())
     }
+
+    /// The next record, if its checksum is right.
+    fn next_whole(&mut self) -> Result<Option<StreamItem<'_>>, String> {
+        match self.next()? {
+            Some(item) if !item.checksum_holds() => Err(wrong_checksum(&item)),
+            item => Ok(item),
+        }
+    }
+}
+
+fn wrong_checksum(item: &StreamItem<'_>) -> String {
+    format!("wrong checksum in the record at {:#x}", item.offset)
 }
 
 /// Runs the command.
 pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
     let args = match &args.command {
         ZstreamCommand::Dump(args) => args,
+        ZstreamCommand::Recompress(args) => return recompress::run(args),
         ZstreamCommand::Redup(args) => return redup::run(args),
         ZstreamCommand::Token(args) => return token(args),
     };
@@ -141,7 +157,7 @@ pub fn run(args: &ZstreamArgs) -> Result<u8, Failure> {
             }
         };
         if !args.ignore_checksums && !item.checksum_holds() {
-            return Err(failed(&format!("wrong checksum in the record at {:#x}", item.offset)));
+            return Err(failed(&wrong_checksum(&item)));
         }
         if let Some((count, bytes)) = counts.get_mut(item.record.kind() as usize) {
             *count += 1;

@@ -7,16 +7,14 @@
 //! Source: OpenZFS `cmd/zstream/zstream_redup.c`.
 
 use super::Records;
+use super::writer::Writer;
 use crate::failure::Failure;
 use clap::Parser;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Seek, SeekFrom, Write};
 use weir_format::Endian;
-use weir_format::stream::{
-    Begin, CHECKED_BYTES, MAX_PAYLOAD, RECORD_BYTES, Record, RunningChecksum, StreamItem, WriteRecord, feature,
-};
-use weir_send::RunningFletcher4;
+use weir_format::stream::{Begin, MAX_PAYLOAD, RECORD_BYTES, Record, StreamItem, WriteRecord, feature};
 
 /// Write a deduplicated send stream to standard output as one without deduplication.
 #[derive(Debug, Parser)]
@@ -66,13 +64,9 @@ struct Counts {
 fn redup(input: impl Read, earlier: &mut (impl Read + Seek), output: &mut impl Write) -> Result<Counts, String> {
     let mut records = Records::new(input);
     let mut places: BTreeMap<Place, u64> = BTreeMap::new();
-    let mut writer = Writer { output, sum: RunningFletcher4::default(), endian: Endian::Little };
+    let mut writer = Writer::new(output, records.endian()?);
     let mut counts = Counts { records: 0, converted: 0 };
-    writer.endian = records.endian()?;
-    while let Some(item) = records.next()? {
-        if !item.checksum_holds() {
-            return Err(format!("wrong checksum in the record at {:#x}", item.offset));
-        }
+    while let Some(item) = records.next_whole()? {
         counts.records += 1;
         let StreamItem { offset, record, payload, stored, .. } = item;
         let has_checksum = stored != [0; 4];
@@ -86,7 +80,7 @@ fn redup(input: impl Read, earlier: &mut (impl Read + Seek), output: &mut impl W
                 let found = places.get(&place).ok_or_else(|| {
                     format!("the record at {offset:#x} refers to a block that is not in the stream before it")
                 })?;
-                let (write, block) = read_write(earlier, *found, writer.endian)?;
+                let (write, block) = read_write(earlier, *found, writer.endian())?;
                 let write = WriteRecord { object, offset: at, to_guid, ..write };
                 writer.write(Record::Write(write), &block, has_checksum)?;
                 counts.converted += 1;
@@ -98,7 +92,7 @@ fn redup(input: impl Read, earlier: &mut (impl Read + Seek), output: &mut impl W
             other => writer.write(other, payload, has_checksum)?,
         }
     }
-    writer.output.flush().map_err(|error| error.to_string())?;
+    writer.flush()?;
     debug_assert!(counts.converted <= counts.records, "each record is converted once");
     Ok(counts)
 }
@@ -120,49 +114,13 @@ fn read_write(stream: &mut (impl Read + Seek), offset: u64, endian: Endian) -> R
     Ok((write, block))
 }
 
-/// Writes records with checksums.
-struct Writer<'a, W> {
-    output: &'a mut W,
-    sum: RunningFletcher4,
-    endian: Endian,
-}
-
-impl<W: Write> Writer<'_, W> {
-    /// Writes a record; `has_checksum` unless it has none of its own, as those of old senders.
-    fn write(&mut self, mut record: Record, payload: &[u8], has_checksum: bool) -> Result<(), String> {
-        if let Record::End { checksum, .. } = &mut record {
-            *checksum = self.sum.value();
-        }
-        let mut bytes = record.encode(self.endian, [0; 4]);
-        debug_assert_eq!(bytes.len(), RECORD_BYTES, "records have one size");
-        debug_assert_eq!(record.payload_len().ok(), Some(payload.len()), "the record says how long its payload is");
-        let (checked, tail) = bytes.split_at_mut(CHECKED_BYTES);
-        self.sum.update(checked, self.endian);
-        // The name of BEGIN reaches into the checksum's place.
-        if has_checksum && !matches!(record, Record::Begin(_)) {
-            for (to, word) in tail.chunks_exact_mut(8).zip(self.sum.value()) {
-                to.copy_from_slice(&match self.endian {
-                    Endian::Little => word.to_le_bytes(),
-                    Endian::Big => word.to_be_bytes(),
-                });
-            }
-        }
-        self.sum.update(tail, self.endian);
-        self.sum.update(payload, self.endian);
-        if matches!(record, Record::End { .. }) {
-            self.sum.reset();
-        }
-        let written = self.output.write_all(&bytes).and_then(|()| self.output.write_all(payload));
-        written.map_err(|error| error.to_string())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Cursor;
     use weir_format::ObjectId;
     use weir_format::stream::StreamReader;
+    use weir_send::RunningFletcher4;
 
     const BLOCK: u64 = 4096;
 
@@ -202,7 +160,7 @@ mod tests {
 
     fn stream(endian: Endian, records: Vec<(Record, Vec<u8>)>) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut writer = Writer { output: &mut out, sum: RunningFletcher4::default(), endian };
+        let mut writer = Writer::new(&mut out, endian);
         for (record, payload) in records {
             writer.write(record, &payload, true).unwrap();
         }
