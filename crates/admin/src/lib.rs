@@ -51,11 +51,11 @@ pub use query::{
     AccountProperty, ChangeKind, CheckpointStatus, DatasetRow, DatasetsQuery, DedupBucket, DedupStatus, DedupSums,
     DiffQuery, DifferenceRow, EventField, EventRow, EventValue, EventsQuery, ExpansionStatus, FilePath, HealthReason,
     HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo, LeafPass, LeafPassState,
-    MAX_ROW_BYTES, OpenPool, OperationIo, PoolIoRow, PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, PoolStatus,
-    Query, RebuildStage, RebuildStatus, RemovalStatus, Row, RowDecoder, RowError, RowReceiver, Rows, ScanStage,
-    ScanStatus, StatusQuery, UserspaceQuery, UserspaceRow, VdevErrors, VdevFacts, VdevGroup, VdevHealth, VdevIo,
-    VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow, VdevStatus, VdevStatusSpace, find_vdevs,
-    oversized, problem_of, spare_state,
+    MAX_ROW_BYTES, OpenPool, OperationIo, PermissionsQuery, PermissionsRow, PoolIoRow, PoolPropertiesQuery,
+    PoolPropertiesRow, PoolQuery, PoolStatus, Query, RebuildStage, RebuildStatus, RemovalStatus, Row, RowDecoder,
+    RowError, RowReceiver, Rows, ScanStage, ScanStatus, StatusQuery, UserspaceQuery, UserspaceRow, VdevErrors,
+    VdevFacts, VdevGroup, VdevHealth, VdevIo, VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow,
+    VdevStatus, VdevStatusSpace, find_vdevs, oversized, problem_of, spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

@@ -23,6 +23,7 @@ mod events;
 mod history;
 mod holds;
 mod iostat;
+mod permissions;
 mod pool_properties;
 mod rebuild_status;
 mod rows;
@@ -39,6 +40,7 @@ pub use events::{EventField, EventRow, EventValue, EventsQuery};
 pub use history::{HistoryQuery, HistoryRow, InternalEvent};
 pub use holds::{Hold, HoldsQuery};
 pub use iostat::{IostatQuery, LeafIo, OperationIo, PoolIoRow, VdevIo};
+pub use permissions::{PermissionsQuery, PermissionsRow};
 pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rebuild_status::{RebuildStage, RebuildStatus};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
@@ -88,6 +90,8 @@ pub enum Query {
 pub enum PoolQuery {
     /// Holds of snapshots: [`Row::Hold`].
     Holds(HoldsQuery),
+    /// Delegated permissions: [`Row::Permissions`].
+    Permissions(PermissionsQuery),
     /// Datasets with their properties: [`Row::Dataset`], [`Row::Missing`], [`Row::Unopened`], [`Row::Unread`].
     Datasets(DatasetsQuery),
     /// Space and objects of users, groups or projects: [`Row::Userspace`].
@@ -135,6 +139,7 @@ impl PoolQuery {
         }
         match self {
             PoolQuery::Holds(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Permissions(query) => query.run(pool, &mut rows).await,
             PoolQuery::Datasets(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Userspace(query) => query.run(pool, &mut rows).await,
             PoolQuery::History(query) => query.run(pool, &mut rows).await,
@@ -209,6 +214,8 @@ mod tests {
 
     #[test]
     fn queries_convert_to_json_and_back() {
+        let permissions = PoolQuery::Permissions(PermissionsQuery { dataset: "tank/a".into() });
+        let json_of_permissions = r#"{"pool":{"name":"tank","query":{"permissions":{"dataset":"tank/a"}}}}"#;
         let holds = PoolQuery::Holds(HoldsQuery { snapshot: "tank@a".into(), recursive: true });
         let json = r#"{"pool":{"name":"tank","query":{"holds":{"snapshot":"tank@a","recursive":true}}}}"#;
         let datasets = DatasetsQuery {
@@ -250,6 +257,7 @@ mod tests {
             r#"{"iostat":{"pools":["tank"],"interval_ns":500000000,"samples":null,"histograms":false}}"#;
         for (query, json) in [
             (Query::Iostat(iostat), json_of_iostat),
+            (Query::Pool { name: "tank".into(), query: permissions }, json_of_permissions),
             (Query::Pool { name: "tank".into(), query: status }, json_of_status),
             (Query::Pool { name: "tank".into(), query: PoolQuery::Diff(diff) }, json_of_diff),
             (Query::Pool { name: "tank".into(), query: PoolQuery::PoolProperties(pool) }, json_of_pool),

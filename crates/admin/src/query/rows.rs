@@ -4,8 +4,8 @@
 //! joins them again.
 
 use super::{
-    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PoolIoRow, PoolPropertiesRow, PoolStatus, UserspaceRow,
-    VdevPropertiesRow, VdevSpaceRow,
+    DatasetRow, DifferenceRow, EventRow, HistoryRow, Hold, PermissionsRow, PoolIoRow, PoolPropertiesRow, PoolStatus,
+    UserspaceRow, VdevPropertiesRow, VdevSpaceRow,
 };
 use crate::refusal::{Refusal, RefusalKind};
 use futures_channel::mpsc;
@@ -34,6 +34,8 @@ pub enum Row {
     Pool(OpenPool),
     /// A hold of a snapshot.
     Hold(Hold),
+    /// Delegated permissions of a dataset.
+    Permissions(PermissionsRow),
     /// A dataset, snapshot or bookmark.
     Dataset(DatasetRow),
     /// Use and limits of a user, group or project.

@@ -228,7 +228,10 @@ fn allowed(query: Query, uid: u32) -> Option<Query> {
         };
     };
     let query = match query {
-        PoolQuery::Holds(_) | PoolQuery::PoolProperties(_) | PoolQuery::VdevProperties(_) => query,
+        PoolQuery::Holds(_)
+        | PoolQuery::Permissions(_)
+        | PoolQuery::PoolProperties(_)
+        | PoolQuery::VdevProperties(_) => query,
         // Names of files are those of directories that the user may not read.
         PoolQuery::Status(status) => PoolQuery::Status(weir_admin::StatusQuery { damaged: false, ..status }),
         PoolQuery::Datasets(datasets) => {
@@ -251,7 +254,9 @@ fn is_readable(property: &str, uid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_admin::{DatasetsQuery, DiffQuery, EventsQuery, HistoryQuery, HoldsQuery, StatusQuery, UserspaceQuery};
+    use weir_admin::{
+        DatasetsQuery, DiffQuery, EventsQuery, HistoryQuery, HoldsQuery, PermissionsQuery, StatusQuery, UserspaceQuery,
+    };
 
     fn of(query: PoolQuery) -> Query {
         Query::Pool { name: "p".into(), query }
@@ -274,6 +279,7 @@ mod tests {
         for query in [
             Query::Pools,
             of(PoolQuery::Holds(HoldsQuery { snapshot: "p@a".into(), recursive: false })),
+            of(PoolQuery::Permissions(PermissionsQuery { dataset: "p".into() })),
             properties("used"),
             properties("userused@7"),
             properties("written@a"),

@@ -9,19 +9,17 @@
 use super::identity;
 use super::target::{self, pool_of};
 use crate::args::CommandLine;
-use crate::call::Call;
+use crate::call::{Call, errln};
 use crate::failure::Failure;
 use crate::options::Places;
-use crate::pools::{keys_of, open, search};
+use crate::reading::{PoolReader, refused};
 use clap::{Args, Parser};
 use std::collections::{BTreeMap, BTreeSet};
-use weir_admin::Change;
+use weir_admin::{Change, PermissionsQuery, PermissionsRow, PoolQuery, Row};
 use weir_dsl::QuotaPrincipal;
 use weir_dsl::props::{Rule, native_named};
 use weir_dsl::sync_tasks::delegation::Grants;
 use weir_format::znode::Fuid;
-use weir_machine::Request;
-use weir_pool::{OpenOptions, PoolError};
 
 /// Permissions besides the names of properties (`zfs_deleg_perm_tab`).
 const PERMISSIONS: [&str; 34] = [
@@ -242,25 +240,16 @@ fn holders<C: CommandLine>(who: &WhoOptions, name: Option<&str>) -> Result<Vec<(
 
 /// Shows the permissions on a dataset and those above it.
 fn show(call: &Call, places: &Places, dataset: &str) -> Result<u8, Failure> {
-    let machine = call.machine()?;
-    let search = search(call, &places.dirs)?;
-    let mut options = OpenOptions::new(search.clone(), pool_of(dataset));
-    options.keys = keys_of(call, &search, &places.keys)?;
-    let pool = open(call, &options)?;
-    let rq = &Request::internal("allow");
     let mut text = String::new();
-    let mut name = dataset.split('@').next().unwrap_or(dataset);
-    if pool.dsl.dir_named(name).is_none() {
-        return Err(Failure::failed(format!("cannot open '{dataset}': dataset does not exist")));
-    }
-    while let Some(dir) = pool.dsl.dir_named(name) {
-        let found = machine.block_on(pool.dsl.permissions(rq, dir)).map_err(PoolError::from)?;
-        if !found.is_empty() {
-            text += &shown(name, &found);
-        }
-        let Some((above, _)) = name.rsplit_once('/') else { break };
-        name = above;
-    }
+    let mut take = |row| match row {
+        Row::Permissions(PermissionsRow { dataset, granted }) => text += &shown(&dataset, &granted),
+        Row::Warning { name, why } => errln!(call, "{name}: {why}"),
+        // Rows of other queries do not occur.
+        _ => {}
+    };
+    let query = PoolQuery::Permissions(PermissionsQuery { dataset: dataset.to_owned() });
+    let pools = PoolReader::new(call, &places.dirs)?;
+    pools.read(pool_of(dataset), query, &mut take)?.map_err(refused)?;
     call.print(format_args!("{text}"));
     Ok(0)
 }
