@@ -97,7 +97,7 @@ pub fn segment_fragmentation(segment_bytes: u64) -> u64 {
 }
 
 /// Fragmentation of the normal class: average over its vdevs, weighted by their size.
-fn fragmentation(space: &Space) -> Option<u64> {
+pub fn fragmentation(space: &Space) -> Option<u64> {
     let mut sum = 0u128;
     let mut bytes = 0u128;
     for v in space.vdevs.iter().filter(|v| v.concrete && v.class == Class::Normal) {

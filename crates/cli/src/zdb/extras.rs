@@ -1,4 +1,4 @@
-//! Options that show one part of the pool's state: metaslabs (`-m`), history (`-h`), devices (`-s`), intent logs
+//! Options that show one part of the pool's state: metaslabs (`-m`, `-M`), history (`-h`), devices (`-s`), intent logs
 //! (`-i`), dedup tables (`-D`).
 
 use super::select::Set;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use weir_admin::DedupStatus;
 use weir_format::NvList;
 use weir_machine::Request;
-use weir_pool::Pool;
+use weir_pool::{Pool, capacity};
 use weir_zil::LogWalk;
 
 /// `-m`: the metaslabs of every top-level vdev; with `more` their space maps.
@@ -38,6 +38,17 @@ pub fn metaslabs(pool: &Pool, more: bool) {
         }
         println!();
     }
+}
+
+/// `-M`: the fragmentation of every top-level vdev and of the pool (`dump_metaslab_groups`).
+pub fn metaslab_groups(pool: &Pool) {
+    let text = |percent: Option<u64>| percent.map_or_else(|| format!("{:>3}", "-"), |percent| format!("{percent:>3}%"));
+    println!("\nMetaslab groups:");
+    for (index, v) in pool.space.vdevs.iter().enumerate().filter(|(_, v)| v.concrete) {
+        let fragmentation = text(capacity::vdev_fragmentation(v));
+        println!("\tvdev {index:>10}\t\tmetaslabs{:>5}\t\tfragmentation{fragmentation}", v.metaslabs.len());
+    }
+    println!("\tpool {}\tfragmentation{}", pool.name(), text(capacity::fragmentation(&pool.space)));
 }
 
 /// `-h`: the history of the pool.

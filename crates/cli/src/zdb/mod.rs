@@ -32,7 +32,7 @@ use std::ffi::OsString;
 #[command(
     name = "zdb",
     disable_help_flag = true,
-    override_usage = "zdb [-e] [-p DIR]… [-bcCdDFhikLmsu] [-t TXG] POOL[/DATASET] [OBJECT | PATH]…\n       zdb --invariants [-e] [-p DIR]… POOL\n       zdb -l [-qu] DEVICE\n       zdb [-e] [-p DIR]… -r DATASET PATH DEST\n       zdb [-e] [-p DIR]… -R POOL VDEV:OFFSET:SIZE[/PSIZE][:FLAGS]\n       zdb [-C] [-U FILE]"
+    override_usage = "zdb [-e] [-p DIR]… [-bcCdDFhikLmMsuZ] [-t TXG] POOL[/DATASET] [OBJECT | PATH]…\n       zdb --invariants [-e] [-p DIR]… POOL\n       zdb -l [-qu] DEVICE\n       zdb [-e] [-p DIR]… -r DATASET PATH DEST\n       zdb [-e] [-p DIR]… -R POOL VDEV:OFFSET:SIZE[/PSIZE][:FLAGS]\n       zdb [-C] [-U FILE]"
 )]
 pub struct ZdbArgs {
     /// Accepted for compatibility; has no effect
@@ -80,6 +80,9 @@ pub struct ZdbArgs {
     /// Show the metaslabs
     #[arg(short = 'm', long = "metaslabs")]
     metaslabs: bool,
+    /// Show the fragmentation of the vdevs and of the pool
+    #[arg(short = 'M', long = "metaslab-groups")]
+    metaslab_groups: bool,
     /// Accepted for compatibility; has no effect
     #[arg(short = 'N')]
     _n: bool,
@@ -113,9 +116,15 @@ pub struct ZdbArgs {
     /// Accepted for compatibility; has no effect
     #[arg(short = 'X')]
     _x: bool,
+    /// With -ddddd: show the headers of blocks that are compressed by zstd
+    #[arg(short = 'Z', long = "zstd-headers")]
+    zstd_headers: bool,
     /// Accepted for compatibility; has no effect
-    #[arg(long = "all-reconstruction")]
+    #[arg(short = 'Y', long = "all-reconstruction")]
     _all_reconstruction: bool,
+    /// Accepted for compatibility; --invariants checks the livelists
+    #[arg(short = 'y', long = "livelist")]
+    _livelist: bool,
     /// Check the invariants of the pool beyond its checksums
     #[arg(long)]
     invariants: bool,
@@ -163,8 +172,15 @@ impl ZdbArgs {
     /// Whether an option shows a part of the pool's state.
     fn shows_parts(&self) -> bool {
         let counts = [self.block_stats, self.checksum, self.datasets, self.dedup_stats, self.uberblock];
-        let flags =
-            [self.history, self.intent_logs, self.metaslabs, self.io_stats, self.simulates_dedup, self.invariants];
+        let flags = [
+            self.history,
+            self.intent_logs,
+            self.metaslabs,
+            self.metaslab_groups,
+            self.io_stats,
+            self.simulates_dedup,
+            self.invariants,
+        ];
         counts != [0; 5] || flags.contains(&true)
     }
 }

@@ -11,9 +11,10 @@ use super::select::Set;
 use super::text;
 use crate::failure::Failure;
 use crate::units::human;
+use weir_codec::compress::zstd::{self, ZstdHeader};
 use weir_dmu::zap::{Zap, ZapLayout};
 use weir_dmu::{DataBlocks, Object, ObjectError, Objects};
-use weir_format::{Dnode, DnodeFlags, ObjectId, ObjectType, ObjsetKind};
+use weir_format::{BlockPointer, CompressionKind, Dnode, DnodeFlags, ObjectId, ObjectType, ObjsetKind};
 use weir_machine::{Machine, Request};
 use weir_pool::Pool;
 
@@ -44,6 +45,7 @@ async fn dataset(rq: &Request, pool: &Pool, name: &str, args: &ZdbArgs) -> Resul
 async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> {
     let rq = &Request::internal("zdb");
     let verbosity = usize::from(args.datasets);
+    let detail = Detail { pool, verbosity, exact: args.parsable, zstd_headers: args.zstd_headers };
     let words: Vec<String> = args.words.iter().skip(1).map(|w| w.to_string_lossy().into_owned()).collect();
     let is_dataset = target.contains(['/', '@']);
     if is_dataset || !words.is_empty() {
@@ -51,9 +53,8 @@ async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> 
             true => dataset(rq, pool, target.trim_end_matches('/'), args).await?,
             false => Set::mos(rq, pool).await?,
         };
-        return one(rq, &set, &words, (verbosity, args.parsable)).await;
+        return one(rq, &set, &words, detail).await;
     }
-    let detail = (verbosity, args.parsable);
     let mut code = one(rq, &Set::mos(rq, pool).await?, &[], detail).await?;
     for info in pool.datasets(rq, true).await? {
         code = code.max(match dataset(rq, pool, &info.name, args).await {
@@ -67,11 +68,19 @@ async fn show(pool: &Pool, target: &str, args: &ZdbArgs) -> Result<u8, Failure> 
     Ok(code)
 }
 
-/// Verbosity, and whether numbers are exact.
-type Detail = (usize, bool);
+/// Choice of what is shown of an object.
+#[derive(Clone, Copy)]
+struct Detail<'a> {
+    pool: &'a Pool,
+    verbosity: usize,
+    /// Whether numbers are exact.
+    exact: bool,
+    /// Whether the headers of blocks are shown that are compressed by zstd.
+    zstd_headers: bool,
+}
 
-async fn one(rq: &Request, set: &Set, words: &[String], detail: Detail) -> Result<u8, Failure> {
-    let (verbosity, exact) = detail;
+async fn one(rq: &Request, set: &Set, words: &[String], detail: Detail<'_>) -> Result<u8, Failure> {
+    let Detail { verbosity, exact, .. } = detail;
     let objects = &set.objects;
     let used = objects.objects_used();
     let mut line = format!(
@@ -119,7 +128,7 @@ async fn one(rq: &Request, set: &Set, words: &[String], detail: Detail) -> Resul
     }
     for word in words {
         let id = set.object(rq, word).await?;
-        code = code.max(object(rq, set, id, (verbosity.max(4), exact), &mut heading).await);
+        code = code.max(object(rq, set, id, Detail { verbosity: verbosity.max(4), ..detail }, &mut heading).await);
     }
     println!();
     Ok(code)
@@ -130,7 +139,7 @@ fn failed(set: &Set, error: &ObjectError) -> Failure {
 }
 
 /// Prints one object; the error of an unreadable one is printed, and the next one follows.
-async fn object(rq: &Request, set: &Set, id: ObjectId, detail: Detail, heading: &mut bool) -> u8 {
+async fn object(rq: &Request, set: &Set, id: ObjectId, detail: Detail<'_>, heading: &mut bool) -> u8 {
     let shown = match set.objects.object(rq, id).await {
         Ok(object) => details(rq, set, &object, detail, heading).await,
         Err(error) => Err(error),
@@ -148,9 +157,10 @@ async fn details(
     rq: &Request,
     set: &Set,
     object: &std::sync::Arc<Object>,
-    (verbosity, exact): Detail,
+    detail: Detail<'_>,
     heading: &mut bool,
 ) -> Result<(), ObjectError> {
+    let Detail { verbosity, exact, .. } = detail;
     if *heading || verbosity >= 4 {
         println!("    Object  lvl   iblk   dblk  dsize  dnsize  lsize   %full  type");
         *heading = false;
@@ -172,7 +182,7 @@ async fn details(
         }
     }
     if verbosity >= 5 {
-        blocks(rq, set, object).await?;
+        blocks(rq, set, object, detail).await?;
     }
     Ok(())
 }
@@ -283,7 +293,12 @@ fn level_column(levels: u8, level: u8) -> String {
 }
 
 /// The pointers of all data blocks, and those above them where they begin.
-async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Result<(), ObjectError> {
+async fn blocks(
+    rq: &Request,
+    set: &Set,
+    object: &std::sync::Arc<Object>,
+    detail: Detail<'_>,
+) -> Result<(), ObjectError> {
     if set.objects.kind() == ObjsetKind::None {
         return Ok(());
     }
@@ -296,7 +311,8 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     while let Some(block) = blocks.next(rq).await? {
         if let Some(bp) = set.objects.pointers().at(rq, object, 0, block).await? {
             let column = level_column(object.dnode.levels, 0);
-            println!("{:>16x} {column}{}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
+            let header = if detail.zstd_headers { zstd_header(rq, detail.pool, &bp).await } else { String::new() };
+            println!("{:>16x} {column}{}{header}", block.saturating_mul(block_bytes), text::block_pointer(&bp));
         }
     }
     if let Some(bp) = &object.dnode.spill {
@@ -304,6 +320,27 @@ async fn blocks(rq: &Request, set: &Set, object: &std::sync::Arc<Object>) -> Res
     }
     println!();
     Ok(())
+}
+
+/// The header of a block that is compressed by zstd (`snprintf_zstd_header`); empty for others, and for one that cannot be read.
+async fn zstd_header(rq: &Request, pool: &Pool, pointer: &BlockPointer) -> String {
+    if pointer.compression() != Some(CompressionKind::Zstd) || pointer.is_encrypted() {
+        return String::new();
+    }
+    let (stored, place) = match pointer.embedded() {
+        Some(embedded) => (embedded.bytes().map(<[u8]>::to_vec), "EMBEDDED"),
+        None => {
+            let dva = pointer.dva(0);
+            let read = pool.blocks.read_raw(rq, dva.vdev, dva.offset_bytes, pointer.psize_bytes()).await;
+            (read.ok().map(|bytes| bytes.to_vec()), "NORMAL")
+        }
+    };
+    match stored.as_deref().and_then(zstd::header) {
+        Some(ZstdHeader { frame_bytes, version, level }) => {
+            format!(" ZSTD:size={frame_bytes}:version={version}:level={level}:{place}")
+        }
+        None => String::new(),
+    }
 }
 
 #[cfg(test)]

@@ -52,7 +52,9 @@ pub fn run(machine: &Machine, args: &ZdbArgs) -> Result<u8, Failure> {
     if args.datasets > 0 || args.words.len() > 1 || is_default {
         code = objects::run(machine, &pool, &target, args)?;
     }
-    if args.block_stats > 0 || args.checksum > 0 || all {
+    // Of a dataset or objects, -b is the detail of their pointers, as in OpenZFS.
+    let is_of_pool = target == pool_name && args.words.len() == 1;
+    if (args.block_stats > 0 || args.checksum > 0 || all) && is_of_pool {
         code = code.max(blocks::run(machine, &pool, args)?);
     }
     if args.invariants {
@@ -77,6 +79,9 @@ fn windows(machine: &Machine, pool: &Pool, args: &ZdbArgs) -> Result<(), Failure
     let rq = Request::internal("zdb");
     if args.metaslabs {
         extras::metaslabs(pool, true);
+    }
+    if args.metaslab_groups {
+        extras::metaslab_groups(pool);
     }
     if args.dedup_stats > 0 {
         machine.block_on(extras::dedup(&rq, pool, args.dedup_stats > 1))?;

@@ -100,10 +100,13 @@ fn every_zstd_level_round_trips_and_is_in_the_header() {
         let mut output = vec![0; 70000];
         let bytes = compress(CompressionKind::Zstd, level, &block, &mut output).unwrap().unwrap();
         assert_eq!(zstd::level(&output), Some(level));
+        let header = zstd::header(&output).unwrap();
+        assert_eq!((header.frame_bytes as usize, header.level), (bytes - 8, level.to_u8()));
+        assert!((10_400..20_000).contains(&header.version), "{header:?}");
         assert_eq!(decompress(CompressionKind::Zstd, &output[..bytes], block.len()).unwrap(), block);
         // Early big-endian hosts wrote the word in the other byte order.
         output[4..8].reverse();
-        assert_eq!(zstd::level(&output), Some(level));
+        assert_eq!(zstd::header(&output), Some(header));
         count += 1;
     }
     assert_eq!(count, 40);

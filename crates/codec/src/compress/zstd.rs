@@ -56,11 +56,31 @@ impl ZstdLevel {
     }
 }
 
+/// The header of a compressed block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ZstdHeader {
+    /// Size of the frame, in bytes.
+    pub frame_bytes: u32,
+    /// Version of the library as 10000·major + 100·minor + patch.
+    pub version: u32,
+    /// Number of the level.
+    pub level: u8,
+}
+
+/// The header of a compressed block; `None` if it is truncated.
+pub fn header(source: &[u8]) -> Option<ZstdHeader> {
+    let (frame, rest) = source.split_first_chunk::<4>()?;
+    let word = *rest.first_chunk::<4>()?;
+    let zero_from_last = word.iter().rev().position(|&b| b == 0)?;
+    let [a, b, c, d] = word;
+    let [level, version @ ..] = if zero_from_last % 2 == 0 { [a, b, c, d] } else { [d, c, b, a] };
+    let version = version.iter().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+    Some(ZstdHeader { frame_bytes: u32::from_be_bytes(*frame), version, level })
+}
+
 /// The level in a compressed block's header; `None` if the header is truncated or the level undefined.
 pub fn level(source: &[u8]) -> Option<ZstdLevel> {
-    let word = source.get(4..8)?;
-    let zero_from_last = word.iter().rev().position(|&b| b == 0)?;
-    ZstdLevel::from_u8(if zero_from_last % 2 == 0 { word[0] } else { word[3] })
+    header(source).and_then(|header| ZstdLevel::from_u8(header.level))
 }
 
 /// Decompresses `source` into `block`, which it fills exactly.
