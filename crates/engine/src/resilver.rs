@@ -25,8 +25,9 @@ use super::scrub::{CANCELED, Progress, scrub_in};
 use super::{Scrubs, TxgSync};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use weir_dsl::sync_tasks::Moves;
+use weir_dsl::sync_tasks::{Moves, features};
 use weir_format::Txg;
+use weir_format::features::Feature;
 use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
@@ -193,11 +194,18 @@ impl Scrubs<'_> {
     /// canceled. Returns whether a resilver is running then: not if no device lacks anything, or a vdev is being rebuilt.
     ///
     /// # Errors
-    /// Errors of reading or writing the MOS.
+    /// [`PoolError::Refused`] with `again` in a pool without the feature `resilver_defer`, as OpenZFS refuses it (`module/zfs/spa.c`,
+    /// `spa_scan_range`); errors of reading or writing the MOS.
     pub async fn start_resilver(&self, again: bool) -> Result<bool, PoolError> {
         self.engine
             .sync_task(move |syncing: &mut TxgSync<'_>| {
-                Box::pin(async move { ResilverTask(syncing).start(again).await })
+                Box::pin(async move {
+                    if again && !features::is_enabled(&mut syncing.change, Feature::RESILVER_DEFER).await? {
+                        let what = "this action requires the resilver_defer feature".into();
+                        return Err(PoolError::Refused { what });
+                    }
+                    ResilverTask(syncing).start(again).await
+                })
             })
             .await
     }
