@@ -74,6 +74,17 @@ impl Change {
             _ => None,
         }
     }
+
+    /// The dataset at and below which file systems are shared again although `zfs unshare` ended it: their sharing is set anew.
+    pub fn shares_again(&self) -> Option<&str> {
+        match self {
+            Change::Set { name, settings, .. } => {
+                let is_sharing = |(property, _): &(String, Setting)| property == "sharenfs" || property == "sharesmb";
+                settings.iter().any(is_sharing).then_some(name)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The effect of settings of properties; the mount point first, because it concerns those below as well.
@@ -115,5 +126,7 @@ mod tests {
         assert_eq!((renamed.name.as_str(), renamed.name_after()), ("p/a", "p/b"));
         assert!(renamed.recursive && renamed.force);
         assert_eq!(effect(Change::Promote { name: "p/a".into() }), None);
+        let shared = set("sharenfs", Setting::Inherit);
+        assert_eq!([shared.shares_again(), set("mountpoint", Setting::Inherit).shares_again()], [Some("p/a"), None]);
     }
 }

@@ -281,6 +281,12 @@ impl Exports {
         self.apply();
     }
 
+    /// Shares the datasets at and below `top` as their properties say, also where `zfs unshare` ended it: their sharing was set. The
+    /// next renewal applies it.
+    pub fn share_again(&self, top: &str) {
+        self.shares.share_again(top);
+    }
+
     /// Applies what the datasets share to calls that begin from now on; clients of devices that are not shared any more are
     /// disconnected.
     fn apply(&self) {

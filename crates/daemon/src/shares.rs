@@ -99,6 +99,17 @@ impl Shares {
         self.state().overrides.insert(id, is_shared);
     }
 
+    /// Forgets which datasets at and below `top` are not shared although their properties say so.
+    pub(crate) fn share_again(&self, top: &str) {
+        let mut state = self.state();
+        let State { datasets, overrides, .. } = &mut *state;
+        for (_, shares) in datasets.iter().filter(|(name, _)| Scope::Subtree(top).contains(name)) {
+            if overrides.get(&shares.id) == Some(&false) {
+                overrides.remove(&shares.id);
+            }
+        }
+    }
+
     /// Reads the properties of datasets. With [`Sharing::ByProperties`] alone; the others need none.
     pub(crate) async fn read(
         &self,

@@ -118,6 +118,13 @@ fn the_status_says_how_each_dataset_is_shared_and_why_not() {
     has(&status, "    nfs3: not served: canmount=noauto: it waits for zfs share or zfs mount");
     has(&status, "  tank/v: nbd disk, iscsi iqn.2026-01.test:v LUN 0");
     has(&status, "    nbd: not served: weir:nbd: 'tank/v' has the name 'disk' already");
+    // The end of a share lasts until its property is set again, above it as well.
+    for set in ["sharenfs=ro tank/home", "sharenfs=on tank"] {
+        site.ok("zfs unshare tank/home");
+        has(&site.ok("daemon status"), "    nfs3: not served: zfs unshare ended it");
+        site.ok(&format!("zfs set {set}"));
+        has(&site.ok("daemon status"), "  tank/home: nfs3 /tank/home");
+    }
     site.ok("user remove bob");
     let status = site.ok("daemon status");
     has(&status, "  tank/v: nbd disk");
