@@ -117,7 +117,7 @@ impl NameInParent {
 pub struct Mounts(Arc<Mutex<Table, { order::MOUNTS }>>);
 
 /// Options of `zfs mount`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountRequest {
     /// Forbid changes.
     pub read_only: bool,
@@ -129,6 +129,27 @@ pub struct MountRequest {
     pub no_setuid: bool,
     /// Forbid the execution of programs.
     pub no_exec: bool,
+}
+
+impl MountRequest {
+    /// From words of `-o`, each with options that commas separate.
+    ///
+    /// # Errors
+    /// The message for an option that is not one.
+    pub fn of_options(words: &[String]) -> Result<Self, String> {
+        let mut request = MountRequest::default();
+        for option in words.iter().flat_map(|options| options.split(',')) {
+            match option {
+                "ro" => request.read_only = true,
+                "nodev" => request.no_devices = true,
+                "nosuid" => request.no_setuid = true,
+                "noexec" => request.no_exec = true,
+                "rw" | "noatime" | "relatime" => {}
+                other => return Err(format!("'{other}' is no mount option: ro, rw, nodev, nosuid, noexec")),
+            }
+        }
+        Ok(request)
+    }
 }
 
 /// Why a file system is not mounted, without the command and the name.

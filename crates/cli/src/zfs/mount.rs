@@ -191,22 +191,10 @@ pub fn mount(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
         (_, false) if args.recursive => {}
         (_, false) => return Err(MountArgs::misused("too many arguments")),
     }
-    let mut request = MountRequest { overlay: args.overlay, ..MountRequest::default() };
-    for option in args.options.iter().flat_map(|options| options.split(',')) {
-        match option {
-            "ro" => request.read_only = true,
-            "nodev" => request.no_devices = true,
-            "nosuid" => request.no_setuid = true,
-            "noexec" => request.no_exec = true,
-            "rw" | "noatime" | "relatime" => {}
-            other => {
-                let why = format!("'{other}' is no mount option: ro, rw, nodev, nosuid, noexec");
-                return Err(MountArgs::misused(&why));
-            }
-        }
-    }
+    let request = MountRequest::of_options(&args.options).map_err(|why| MountArgs::misused(&why))?;
+    let request = MountRequest { overlay: args.overlay, ..request };
     if args.all && call.process().is_some() {
-        return mount_all(call, args, request);
+        return mount_all(call, &call.served_pools(), args, request);
     }
     let tops = if args.all { names(call, &search(call, &args.places.dirs)?)? } else { args.words.clone() };
     for name in tops {
@@ -290,11 +278,21 @@ fn with_contained(own: Vec<Place>, mounted: Vec<Place>) -> Vec<Place> {
     all
 }
 
-/// Mounts the file systems of all pools of this process whose `canmount` is on, by their mount points: outer ones first.
-fn mount_all(call: &Call, args: &MountArgs, request: MountRequest) -> Result<u8, Failure> {
+/// Mounts the file systems of a pool that this process has just imported.
+///
+/// # Errors
+/// The file systems that are not mounted.
+pub fn mount_imported(call: &Call, pool: &str, request: MountRequest) -> Result<(), Failure> {
+    let args = MountArgs::try_parse_from(["zfs mount", "-a"]).map_err(|error| Failure::failed(error.to_string()))?;
+    let pools: Vec<_> = call.served_pool(pool).into_iter().collect();
+    mount_all(call, &pools, &args, request).map(drop)
+}
+
+/// Mounts the file systems of pools of this process whose `canmount` is on, by their mount points: outer ones first.
+fn mount_all(call: &Call, pools: &[Arc<ServedPool>], args: &MountArgs, request: MountRequest) -> Result<u8, Failure> {
     let mut failures = Vec::new();
     let mut chosen: Vec<(PathBuf, Arc<ServedPool>, DatasetShares)> = Vec::new();
-    for served_pool in call.served_pools() {
+    for served_pool in pools {
         let Some(front) = served_pool.front() else { continue };
         let shares = served_pool.machine.block_on(front.dataset_shares(&Request::internal("shares")))?;
         let of_pool: Vec<DatasetShares> = shares
@@ -303,7 +301,7 @@ fn mount_all(call: &Call, args: &MountArgs, request: MountRequest) -> Result<u8,
             .collect();
         if args.load_keys {
             let names: BTreeSet<&str> = of_pool.iter().map(|shares| shares.dataset.as_str()).collect();
-            failures.extend(load_missing(call, &served_pool, &names)?);
+            failures.extend(load_missing(call, served_pool, &names)?);
         }
         let path = |shares: &DatasetShares| PathBuf::from(shares.mount.path().unwrap_or_default());
         chosen.extend(of_pool.into_iter().map(|shares| (path(&shares), served_pool.clone(), shares)));

@@ -14,11 +14,13 @@ use crate::call::{Call, errln, outln};
 use crate::colors::Colors;
 use crate::daemon::{Daemon, OpeningGuard};
 use crate::failure::Failure;
+use crate::mounts::MountRequest;
 use crate::options::{PoolDirs, pools_once};
 use crate::pools::{go_to_daemon, search, usual_paths};
 use crate::secrets::{KeyPrompt, ask_all};
 use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
+use crate::zfs::mount::mount_imported;
 use clap::Parser;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -85,9 +87,9 @@ pub struct ImportArgs {
     /// The new name is temporary: it is not written to the pool, and lasts until the export
     #[arg(short = 't')]
     temporary: bool,
-    /// Property of the pool; readonly=on: change no byte of it (without a daemon, only check whether it can be read); may be
-    /// repeated
-    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    /// Property of the pool; readonly=on: change no byte of it (without a daemon, only check whether it can be read). Or options of the
+    /// mounts of its file systems: ro, rw, nodev, nosuid, noexec. May be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE|OPTION,…")]
     properties: Vec<String>,
     /// Mount the file systems below ROOT, until the export; without a daemon they are not mounted
     #[arg(short = 'R', value_name = "ROOT")]
@@ -326,7 +328,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     }
     drop(assembly);
     refuse_taken(call, (pool, &guid), &name, &doing)?;
-    let Wanted { read_only, place, altroot, properties } = wanted_properties(args, &doing)?;
+    let Wanted { read_only, place, altroot, properties, mounts } = wanted_properties(args, &doing)?;
     let search = places(call, args)?;
     let daemon = call.process().and_then(|process| process.daemon());
     if args.dry_run || read_only && daemon.is_none() {
@@ -374,20 +376,21 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         true => Some(CachePlace::None),
         false => place,
     };
-    keep(call, daemon, writable, (place, altroot.as_deref()), !args.no_mount)?;
+    let mounts = if args.no_mount { None } else { Some(mounts) };
+    keep(call, daemon, writable, (place, altroot.as_deref()), mounts)?;
     replayed?;
     logged?;
     Ok(u8::from(!all_keys))
 }
 
 /// Gives an imported pool to the daemon, or closes and remembers it where there is none. `place` is where it is remembered, if that
-/// is given, and its alternate root.
+/// is given, and its alternate root. `mounts` says whether its file systems are mounted, and with which options, if options are given.
 fn keep(
     call: &Call,
     daemon: Option<Arc<Daemon>>,
     writable: WritablePool,
     (place, altroot): (Option<CachePlace>, Option<&str>),
-    mounts: bool,
+    mounts: Option<Option<MountRequest>>,
 ) -> Result<(), Failure> {
     let Some(daemon) = daemon else {
         cache_file::remember(call, &place.unwrap_or_default(), &writable.engine);
@@ -395,9 +398,10 @@ fn keep(
     };
     altroot.iter().for_each(|root| writable.engine.set_altroot(root));
     let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot));
-    let unrecorded = call.machine()?.block_on(daemon.adopt(writable, place, mounts))?;
+    let name = writable.engine.name();
+    let unrecorded = call.machine()?.block_on(daemon.adopt(writable, place, mounts == Some(None)))?;
     unrecorded.iter().for_each(|why| errln!(call, "{why}"));
-    Ok(())
+    mounts.flatten().map_or(Ok(()), |request| mount_imported(call, &name, request))
 }
 
 /// Sets the properties of an imported pool. As in OpenZFS, it does not stay open if one cannot be set.
@@ -460,6 +464,8 @@ struct Wanted {
     altroot: Option<String>,
     /// Properties that the pool gets; none in a pool that is not written to, as in OpenZFS.
     properties: Vec<PoolProperty>,
+    /// How its file systems are mounted, if options say so.
+    mounts: Option<MountRequest>,
 }
 
 fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> {
@@ -469,6 +475,7 @@ fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> 
     let mut place = None;
     let mut altroot = args.altroot.clone();
     let mut properties = Vec::new();
+    let mut options = Vec::new();
     for text in &args.properties {
         match text.split_once('=') {
             Some(("readonly", "on")) => read_only = true,
@@ -481,19 +488,20 @@ fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> 
                 return Err(wrong(format!("property '{name}' cannot be set at import time")));
             }
             Some((name, value)) => properties.push(set::stored(name, value).map_err(wrong)?),
-            None => {
-                let why = "mount options have no effect here: set the properties of the file systems";
-                return Err(wrong(why.into()));
-            }
+            None => options.push(text.clone()),
         }
     }
+    let mounts = match options.as_slice() {
+        [] => None,
+        options => Some(MountRequest::of_options(options).map_err(wrong)?),
+    };
     if let Some(root) = altroot.as_ref().filter(|root| !root.starts_with('/')) {
         return Err(wrong(format!("invalid alternate root '{root}': must be an absolute path")));
     }
     if read_only {
         properties.clear();
     }
-    Ok(Wanted { read_only, place, altroot, properties })
+    Ok(Wanted { read_only, place, altroot, properties, mounts })
 }
 
 /// The vdevs of a pool with their DTLs, their states and the pool's.

@@ -11,6 +11,7 @@ use super::tree::NameStyle;
 use crate::args::CommandLine;
 use crate::call::Call;
 use crate::failure::Failure;
+use crate::mounts::MountRequest;
 use crate::options::{PoolDirs, pools_once};
 use crate::pools::{names, search};
 use crate::writable::host;
@@ -50,10 +51,10 @@ pub struct SplitArgs {
     /// With -R: ask for the keys of encrypted datasets
     #[arg(short = 'l')]
     load_keys: bool,
-    /// Property of the new pool; may be repeated
-    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    /// Property of the new pool; with -R also options of its mounts: ro, rw, nodev, nosuid, noexec. May be repeated
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE|OPTION,…")]
     properties: Vec<String>,
-    /// Import the new pool; no file system is mounted
+    /// Import the new pool, and mount its file systems below ROOT
     #[arg(short = 'R', value_name = "ROOT")]
     altroot: Option<String>,
     #[command(flatten)]
@@ -76,7 +77,12 @@ pub fn run(call: &Call, args: &SplitArgs) -> Result<u8, Failure> {
     let doing = format!("Unable to split {pool}");
     let cannot = |why: String| Failure::failed(format!("{doing}: {why}"));
     pools_once(&args.properties).map_err(|why| SplitArgs::misused(&why))?;
-    let properties = args.properties.iter().map(|text| property(text)).collect::<Result<Vec<_>, _>>()?;
+    let pairs = args.properties.iter().filter_map(|text| text.split_once('='));
+    let properties = pairs.map(property).collect::<Result<Vec<_>, _>>()?;
+    if args.altroot.is_none() && !args.mount_options().is_empty() {
+        return Err(SplitArgs::misused("setting mntopts is only valid when importing the pool"));
+    }
+    MountRequest::of_options(&args.mount_options()).map_err(|why| SplitArgs::misused(&why))?;
     let mut known = names(call, &search(call, &args.places.dirs)?)?;
     known.extend(call.served_pools().into_iter().map(|served| served.engine.name()));
     if known.contains(new) {
@@ -104,10 +110,13 @@ pub fn run(call: &Call, args: &SplitArgs) -> Result<u8, Failure> {
     }
 }
 
-fn property(text: &str) -> Result<PoolProperty, Failure> {
-    let pair = text.split_once('=');
-    let (name, value) =
-        pair.ok_or_else(|| SplitArgs::misused("mount options have no effect: the file systems are not mounted"))?;
+impl SplitArgs {
+    fn mount_options(&self) -> Vec<String> {
+        self.properties.iter().filter(|text| !text.contains('=')).cloned().collect()
+    }
+}
+
+fn property((name, value): (&str, &str)) -> Result<PoolProperty, Failure> {
     if name == "ashift" {
         // Of devices that are added to the new pool later: those that it has keep theirs.
         let is_valid = |shift: &u64| *shift == 0 || (MIN_ASHIFT..=MAX_ASHIFT).contains(shift);
@@ -140,6 +149,9 @@ fn import_new(call: &Call, args: &SplitArgs, new: &str, root: &str) -> Result<u8
     let mut words: Vec<OsString> = vec!["zpool import".into(), "-R".into(), root.into()];
     if args.load_keys {
         words.push("-l".into());
+    }
+    for options in args.mount_options() {
+        words.extend([OsString::from("-o"), options.into()]);
     }
     for dir in &args.places.dirs {
         words.extend([OsString::from("-d"), dir.clone()]);
