@@ -118,6 +118,7 @@ pub async fn clone(
     }
     let quotas = take_quotas(&mut properties);
     let version = take(&mut properties, ZfsProp::Version);
+    let volume_bytes = take(&mut properties, ZfsProp::VolSize);
     if let Some(version) = version {
         check_upgrade(engine, &origin, version).await.map_err(|refusal| PoolError::Refused { what: refusal.why })?;
     }
@@ -128,6 +129,13 @@ pub async fn clone(
     author.record(engine)?;
     if let Some(version) = version {
         engine.properties().upgrade_file_system(name.clone(), version).await?;
+    }
+    if let Some(bytes) = volume_bytes
+        && let Err(error) = crate::reservation::resize(engine, author, &name, bytes, false).await
+    {
+        // As OpenZFS: without all its properties there is no clone (`zfs_ioc_clone`).
+        engine.destroy_dataset(name).await?;
+        return Err(error);
     }
     set_quotas(engine, &name, quotas).await
 }

@@ -18,6 +18,8 @@ pub enum RefusalKind {
     Name,
     /// The dataset is in use.
     Busy,
+    /// Snapshots have holds.
+    Held,
     /// The dataset has children or snapshots.
     HasChildren,
     /// Snapshots of the dataset have clones elsewhere.
@@ -102,9 +104,12 @@ impl From<DslError> for Refusal {
             DslError::Stream { why, .. } => of(RefusalKind::Stream, &why),
             DslError::Key { why, .. } => of(RefusalKind::Key, why),
             DslError::Busy { why, .. } => of(RefusalKind::Busy, &format!("dataset is busy: {why}")),
+            DslError::Held { names } => Refusal::because_of(RefusalKind::Held, "dataset is busy: it is held", names),
+            DslError::HasDependents { what: "clones", dependents, .. } => {
+                Refusal::because_of(RefusalKind::HasClones, "snapshot has dependent clones", dependents)
+            }
             DslError::HasDependents { what, dependents, .. } => {
-                let kind = if what == "clones" { RefusalKind::HasClones } else { RefusalKind::HasChildren };
-                Refusal::because_of(kind, format!("{what} exist"), dependents)
+                Refusal::because_of(RefusalKind::HasChildren, format!("{what} exist"), dependents)
             }
             DslError::Property { property, why, .. } => of(RefusalKind::Property, &format!("'{property}' {why}")),
             DslError::Feature { feature, .. } => {

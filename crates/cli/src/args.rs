@@ -106,7 +106,9 @@ fn explain(root: &Command, words: &[OsString], error: &Error) -> Stop {
     let (mut command, title) = named(root, words);
     let what = match (error.kind(), text(error, ContextKind::InvalidArg)) {
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
-            let help = command.term_width(MISUSE_COLUMNS).render_help().to_string().replace("Usage: ", "usage: ");
+            // Completions for OpenZFS's commands find the names of commands after tabs.
+            let help = command.term_width(MISUSE_COLUMNS).render_help().to_string();
+            let help = help.replace("Usage: ", "usage: ").replace("\n  ", "\n\t");
             return Stop::Misuse(Failure::usage(format!("missing command\n{}", help.trim_end())));
         }
         (ErrorKind::InvalidSubcommand, _) => {

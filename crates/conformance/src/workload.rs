@@ -530,7 +530,8 @@ pub async fn thin(engine: &Engine) -> Result<(), String> {
 /// Datasets with dependents stay.
 fn removed(outcome: Result<(), PoolError>) -> Result<(), String> {
     match outcome {
-        Ok(()) | Err(PoolError::Dsl(DslError::HasDependents { .. } | DslError::Busy { .. })) => Ok(()),
+        Ok(())
+        | Err(PoolError::Dsl(DslError::HasDependents { .. } | DslError::Busy { .. } | DslError::Held { .. })) => Ok(()),
         Err(error) => Err(error.to_string()),
     }
 }

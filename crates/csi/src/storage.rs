@@ -27,6 +27,7 @@ pub fn status_of(name: &str, refusal: &Refusal) -> Status {
         RefusalKind::Exists => Code::AlreadyExists,
         RefusalKind::NoParent | RefusalKind::Name | RefusalKind::Property => Code::InvalidArgument,
         RefusalKind::Busy
+        | RefusalKind::Held
         | RefusalKind::HasChildren
         | RefusalKind::HasClones
         | RefusalKind::HasLater

@@ -11,7 +11,7 @@ use super::{ServingHost, own_socket, queries};
 use crate::cache_file;
 use crate::call::{Call, Input, Line};
 use crate::command_target::now;
-use crate::failure::Failure;
+use crate::failure::{FAILED, Failure};
 use crate::process::PoolProcess;
 use futures_util::future::Either;
 use std::collections::VecDeque;
@@ -25,6 +25,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
 use tokio::time::timeout;
 use weir_admin::{Action, Answer, Author, ChangeMonitor, Command, Refusal, RefusalKind};
 use weir_daemon::admin::{Caller, Frame, HEADER_BYTES, MAX_ANSWER_BYTES};
@@ -208,10 +209,19 @@ async fn connection(
     if sent_all.is_err() {
         gone.store(true, Ordering::Relaxed);
     }
-    let code = done.await.unwrap_or(1);
+    let (code, fault) = done.await.map_or_else(|failed| (FAILED, Some(faulty(&failed))), |code| (code, None));
     refresh_cache_files(&process).await;
     sent_all?;
+    if let Some(line) = fault {
+        write_frame(&mut write, &Frame::Err(line.into_bytes())).await?;
+    }
     write_frame(&mut write, &Frame::End(code)).await
+}
+
+/// Tells a client that its command ended by a panic.
+fn faulty(failed: &JoinError) -> String {
+    let pid = std::process::id();
+    format!("the command failed by a fault of weir, which is in the log of process {pid}: {failed}\n")
 }
 
 /// Carries out a command to its end. A client that cancels it, or goes away, cancels it; one that waits is sent its progress.
@@ -287,6 +297,10 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32), mon
     if matches!(command.action, Action::Process(_)) {
         served_pool.refresh_clients().await;
     }
+    let shared_again = match &command.action {
+        Action::Change(change) | Action::ChangeWithoutMounts(change) => change.shares_again().map(str::to_owned),
+        _ => None,
+    };
     let mut author = Author { monitor: monitor.clone(), ..Author::new(ids, now(), command.line.clone()) };
     let mut done = command.run(&ServingHost(served_pool.clone()), &mut author).await;
     if let Err(refusal) = &mut done
@@ -295,6 +309,9 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32), mon
     {
         served_pool.refresh_clients().await;
         refusal.names = served_pool.all_users().await;
+    }
+    if let (Ok(_), Some(top), Some(front)) = (&done, shared_again, served_pool.front()) {
+        front.share_again(&top);
     }
     // A command that failed may have changed something before.
     if let Err(failure) = served_pool.renew().await {

@@ -2,8 +2,8 @@
 //!
 //! Source: OpenZFS `cmd/arcstat.in`, whose field names and options it takes where they mean the same.
 
-use super::Watched;
 use super::arcstat_fields::{FIELDS, Field, USUAL};
+use super::{Watched, has_daemon_without_pools};
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -83,6 +83,10 @@ pub fn run(call: &Call, args: &ArcstatArgs) -> Result<u8, Failure> {
     }
     let mut names = args.words.clone();
     let repetition = Repetition::take::<ArcstatArgs>(None, &mut names)?;
+    if names.is_empty() && has_daemon_without_pools(call, &args.places)? {
+        outln!(call, "{}", args.header(&args.chosen(0)?));
+        return Ok(0);
+    }
     let mut watched = Watched::find(call, &args.places, &names)?;
     let fields = args.chosen(watched.len())?;
     let mut lines = 0;

@@ -66,6 +66,16 @@ impl Watched {
     }
 }
 
+/// Whether a daemon runs, and neither it nor another process has a pool open.
+///
+/// # Errors
+/// If the daemon does not answer.
+pub fn has_daemon_without_pools(call: &Call, places: &PoolDirs) -> Result<bool, Failure> {
+    let Some(daemon) = pools::daemon_for(call, &places.dirs) else { return Ok(false) };
+    let of_daemon = PoolHolder::Other(daemon).pools(call, None)?;
+    Ok(of_daemon.is_empty() && held_in(call, &pools::places_beside_daemon(call), &[], "").is_err())
+}
+
 /// The pools of these names, or all, that other processes have open, each with its process: without a place on the command line,
 /// those of the daemon come first. `why` ends the error if there is none.
 ///

@@ -14,7 +14,7 @@ use crate::users::chap_names;
 use crate::writable::refused;
 use clap::Parser;
 use weir_admin::{Change, CreateDataset, MountChange, MountEffect, NewKind, check_named};
-use weir_dsl::props::{DatasetKind, Value};
+use weir_dsl::props::{DatasetKind, Value, native_named};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
 use weir_pool::OpenOptions;
@@ -281,6 +281,17 @@ pub fn file_system(owner: (u32, u32), properties: &mut Vec<(String, Value)>) -> 
     weir_admin::file_system(owner, now(), properties)
 }
 
+/// A property of a clone of a file system or a volume: which of them it is, is known when the snapshot is opened.
+fn cloned_property(text: &str) -> Result<(String, Value), String> {
+    if text.split_once('=') == Some(AUTO) {
+        return Ok((AUTO.0.to_owned(), Value::Text(AUTO.1.to_owned())));
+    }
+    let of_file_system = values::parse_cloned(text, DatasetKind::Filesystem);
+    let name = text.split('=').next().unwrap_or_default();
+    let is_of_volumes = native_named(name).is_some_and(|native| !native.kinds.contains(&DatasetKind::Filesystem));
+    if is_of_volumes { values::parse_cloned(text, DatasetKind::Volume) } else { of_file_system }
+}
+
 /// Runs `zfs clone`.
 pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
     let mut words = words::<CloneArgs>(&args.words, 2..=2, "missing source or target dataset argument")?.into_iter();
@@ -295,15 +306,7 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: source and target pools differ")));
     }
     once(&args.properties).map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
-    // Of a file system or a volume: which of them the clone is, is known when the snapshot is opened.
-    let of_volume = |text: &String| values::parse_new(text, DatasetKind::Volume).ok();
-    let parse = |text: &String| {
-        if text.split_once('=') == Some(AUTO) {
-            return Ok((AUTO.0.to_owned(), Value::Text(AUTO.1.to_owned())));
-        }
-        values::parse_new(text, DatasetKind::Filesystem).or_else(|why| of_volume(text).ok_or(why))
-    };
-    let parsed: Result<Vec<_>, String> = args.properties.iter().map(parse).collect();
+    let parsed: Result<Vec<_>, String> = args.properties.iter().map(|text| cloned_property(text)).collect();
     let mut properties = parsed.map_err(|why| Failure::failed(format!("{doing}: {why}")))?;
     if EncryptionArgs::take(&mut properties) != EncryptionArgs::default() {
         let why = "Encryption properties must inherit from origin dataset.";

@@ -13,7 +13,7 @@ use weir_dsl::props::human_size;
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs destroy",
-    override_usage = "zfs destroy [-fnpRrv] [--dir DIR]… FILESYSTEM|VOLUME\n       zfs destroy [-dnpRrv] [--dir DIR]… FILESYSTEM|VOLUME@SNAPSHOT[%SNAPSHOT][,…]\n       zfs destroy [--dir DIR]… FILESYSTEM|VOLUME#BOOKMARK"
+    override_usage = "zfs destroy [-fnpRrv] [--dir DIR]… FILESYSTEM|VOLUME\n       zfs destroy [-dnpRrv] [--dir DIR]… <filesystem|volume>@<snap>[%<snap>][,...]\n       zfs destroy [--dir DIR]… FILESYSTEM|VOLUME#BOOKMARK"
 )]
 pub struct DestroyArgs {
     /// Destroy also everything below the dataset, or the snapshots of that name below it
@@ -58,6 +58,12 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
              pool\nuse 'zpool destroy {name}' to destroy the pool itself"
         )));
     }
+    if args.defer && !name.contains(['@', '#']) {
+        // As OpenZFS: -d is of snapshots alone. Who forgets the snapshot does not lose the dataset.
+        return Err(Failure::failed(format!(
+            "cannot open '{name}': operation not applicable to datasets of this type"
+        )));
+    }
     if name.contains('#') {
         return bookmark(call, args, &name, &doing);
     }
@@ -67,11 +73,12 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
             let snapshots = list.to_owned();
             Destruction::Snapshots { name, snapshots, recursive, dependents: args.dependents, defer: args.defer }
         }
-        None => Destruction::Dataset { name: name.clone(), recursive, dependents: args.dependents, defer: args.defer },
+        None => Destruction::Dataset { name: name.clone(), recursive, dependents: args.dependents, defer: false },
     };
     let refuse = |refusal: Refusal| match refusal.kind {
         RefusalKind::HasClones if !refusal.names.is_empty() => dependents(&doing, &refusal, "-R"),
         RefusalKind::HasChildren if !refusal.names.is_empty() => dependents(&doing, &refusal, "-r"),
+        RefusalKind::Held => held(&refusal),
         RefusalKind::NoSnapshots => Failure::failed(refusal.why),
         RefusalKind::Canceled => Failure::interrupted(format!("{doing}: {}", refusal.why)),
         _ => refused(&doing, refusal),
@@ -122,6 +129,14 @@ fn show(call: &Call, names: &[String], reclaimed_bytes: Option<u64>, args: &Dest
         (false, true) => outln!(call, "would reclaim {}", human_size(bytes)),
         (false, false) => outln!(call, "will reclaim {}", human_size(bytes)),
     }
+}
+
+/// One line for each snapshot, as OpenZFS prints them and programs expect them (`zfs_destroy_snaps_nvl`).
+fn held(refusal: &Refusal) -> Failure {
+    let line = |name: &String| {
+        format!("cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see holders.")
+    };
+    Failure::failed(refusal.names.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 fn dependents(doing: &str, refusal: &Refusal, option: &str) -> Failure {

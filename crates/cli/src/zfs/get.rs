@@ -1,6 +1,7 @@
 //! `zfs get`.
 
 use super::list::named;
+use super::property_list;
 use super::select::{Selection, SelectionOptions, UsualTypes, json_frame, shown};
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
@@ -45,7 +46,7 @@ const SOURCES: [&str; 6] = ["local", "default", "inherited", "temporary", "recei
 /// Runs the command.
 pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
     let Some((wanted, names)) = args.words.split_first() else {
-        return Err(GetArgs::misused("missing property argument"));
+        return Err(property_list::after(GetArgs::misused("missing property argument")));
     };
     let wanted = wanted_properties(wanted)?;
     let fields = fields(args)?;

@@ -46,7 +46,7 @@ pub struct RootSelection {
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs load-key",
-    override_usage = "zfs load-key [-rn] [-L KEYLOCATION] [--dir DIR]… -a | FILESYSTEM|VOLUME"
+    override_usage = "zfs load-key [-rn] [-L <keylocation>] [--dir DIR]… -a | FILESYSTEM|VOLUME"
 )]
 pub struct LoadKeyArgs {
     /// Verify the keys and load none

@@ -1,6 +1,7 @@
 //! `zfs set` and `zfs inherit`: properties of datasets.
 
 use super::identity;
+use super::property_list;
 use super::target::{self, words};
 use super::values::{self, When};
 use crate::args::CommandLine;
@@ -47,6 +48,9 @@ pub struct InheritArgs {
 
 /// Runs `zfs set`.
 pub fn run(call: &Call, args: &SetArgs) -> Result<u8, Failure> {
+    if args.words.is_empty() {
+        return Err(property_list::after(SetArgs::misused("missing property=value argument(s)")));
+    }
     let words = words::<SetArgs>(&args.words, 2..=usize::MAX, "missing property=value or dataset argument")?;
     let (pairs, names): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| word.contains('='));
     if pairs.is_empty() {
@@ -141,6 +145,9 @@ fn kind_of(target: &CommandTarget<'_>, name: &str) -> Result<DatasetKind, Failur
 
 /// Runs `zfs inherit`.
 pub fn inherit(call: &Call, args: &InheritArgs) -> Result<u8, Failure> {
+    if args.words.is_empty() {
+        return Err(property_list::after(InheritArgs::misused("missing property argument")));
+    }
     let words = words::<InheritArgs>(&args.words, 2..=usize::MAX, "missing property or dataset argument")?;
     let Some((property, names)) = words.split_first() else {
         return Err(InheritArgs::misused("missing property argument"));

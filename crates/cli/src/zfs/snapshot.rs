@@ -116,7 +116,8 @@ pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
     let properties = user_properties(&args.properties)?;
     let doing = match names.as_slice() {
         [one] => format!("cannot create snapshot '{one}'"),
-        _ => "cannot create snapshots".to_owned(),
+        // As OpenZFS writes it.
+        _ => "cannot create snapshots ".to_owned(),
     };
     let change = Change::Snapshot { snapshots: names, properties, recursive: args.recursive };
     once(call, &args.places, &pool, &doing, change)
@@ -227,5 +228,11 @@ pub fn bookmark(call: &Call, args: &BookmarkArgs) -> Result<u8, Failure> {
     let name = whole(name);
     let doing = format!("cannot create bookmark '{name}'");
     let bookmarks = vec![SourcedBookmark { bookmark: name, source: source.clone() }];
-    once(call, &args.places, &source, &doing, Change::Bookmark { bookmarks })
+    target::with(call, &args.places, &source, |target| {
+        target.attempt(Action::Change(Change::Bookmark { bookmarks }))?.map_err(|refusal| match refusal.kind {
+            RefusalKind::Exists => Failure::failed(format!("{doing}: bookmark exists")),
+            _ => refused(&doing, refusal),
+        })
+    })?;
+    Ok(0)
 }

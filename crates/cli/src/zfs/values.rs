@@ -60,9 +60,25 @@ pub fn parse(text: &str, kind: DatasetKind, when: When) -> Result<Setting, Strin
 /// # Errors
 /// Errors of [`parse`]; the message for an unknown user or group, or a malformed limit.
 pub fn parse_new(text: &str, kind: DatasetKind) -> Result<Setting, String> {
+    parse_first(text, kind, When::Creation)
+}
+
+/// Parses `NAME=VALUE` for a clone, which has from its origin what is fixed at creation. What concerns encryption is refused later.
+///
+/// # Errors
+/// Errors of [`parse_new`].
+pub fn parse_cloned(text: &str, kind: DatasetKind) -> Result<Setting, String> {
+    let of_key = [ZfsProp::Encryption, ZfsProp::KeyFormat, ZfsProp::KeyLocation, ZfsProp::Pbkdf2Iters];
+    let name = text.split('=').next().unwrap_or_default();
+    let concerns_key = ZfsProp::named(name).is_some_and(|prop| of_key.contains(&prop));
+    parse_first(text, kind, if concerns_key { When::Creation } else { When::Later })
+}
+
+/// Parses `NAME=VALUE` for a dataset that does not exist yet.
+fn parse_first(text: &str, kind: DatasetKind, when: When) -> Result<Setting, String> {
     let quota = text.split_once('=').and_then(|(name, value)| Some((name, identity::parse_quota(name, value)?)));
     match quota {
-        None => parse(text, kind, When::Creation),
+        None => parse(text, kind, when),
         Some((name, _)) if kind != DatasetKind::Filesystem => {
             Err(format!("'{name}' does not apply to datasets of this type"))
         }
@@ -173,7 +189,9 @@ fn text(prop: ZfsProp, value: &str) -> Result<String, String> {
     let fits = match prop {
         ZfsProp::MountPoint => value == "none" || value == "legacy" || value.starts_with('/'),
         ZfsProp::KeyLocation => {
-            value == "prompt" || ["file:///", "https://", "http://"].iter().any(|front| value.starts_with(front))
+            // `none` says that there is no key.
+            ["none", "prompt"].contains(&value)
+                || ["file:///", "https://", "http://"].iter().any(|front| value.starts_with(front))
         }
         _ => true,
     };

@@ -64,7 +64,7 @@ pub fn run(call: &Call, args: &GetArgs) -> Result<u8, Failure> {
         vdevs: false,
     });
     let mut found = reader.find(names)?;
-    let parsable = args.parsable || args.json.output.json;
+    let parsable = args.parsable || args.json.output.json_int;
     let mut pools = Map::new();
     let mut table = PropertyTable::new(args, &fields);
     for pool in found.pools.clone() {

@@ -74,7 +74,7 @@ fn report(
 ) -> Result<u8, Failure> {
     let numbers = args.json.numbers::<ListArgs>()?;
     let parsable = args.parsable || args.json.output.json_int;
-    let lines = VdevLines { columns, parsable, names: args.names };
+    let lines = VdevLines { columns, parsable, scripted: args.scripted, names: args.names };
     let query = PoolPropertiesQuery { properties: None, altroot: args.altroot.clone(), vdevs: args.verbose };
     let query = PoolQuery::PoolProperties(query);
     let mut found = reader.find(pools)?;

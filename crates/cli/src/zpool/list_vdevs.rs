@@ -14,6 +14,8 @@ pub struct VdevLines<'a> {
     pub columns: &'a [String],
     /// Exact numbers.
     pub parsable: bool,
+    /// For programs: a tab instead of blanks before the name, as in OpenZFS.
+    pub scripted: bool,
     /// Names of the vdevs.
     pub names: NameStyle,
 }
@@ -66,6 +68,7 @@ impl VdevLines<'_> {
         let name = self.names.of_row(vdev);
         let depth = 2 * (vdev.depth + 1);
         let shown = |column: &String| match column.as_str() {
+            "name" if self.scripted => format!("\t{name}"),
             "name" => format!("{}{name}", " ".repeat(depth)),
             column => self.cell(vdev, column).unwrap_or_else(|| dash(column)),
         };

@@ -10,6 +10,7 @@ mod expansion;
 mod health;
 mod initialize_trim;
 mod labels;
+mod other_programs;
 mod prefetch;
 mod queries;
 mod rebuild;

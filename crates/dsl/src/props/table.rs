@@ -230,7 +230,7 @@ pub const NATIVES: &[Native] = &[
     own(P::Quota, FS, Shape::SizeOrNone, 0),
     own(P::Reservation, FV, Shape::SizeOrNone, 0),
     computed(P::VolSize, VS, Shape::Size),
-    computed(P::VolBlockSize, V, Shape::Size),
+    define(P::VolBlockSize, V, Rule::ReadOnly, Shape::Size, Default::Number(16 << 10)),
     define(P::RecordSize, FS, Rule::Inherit, Shape::Size, Default::Number(131_072)),
     text(P::MountPoint, FS, Rule::Inherit, "/"),
     text(P::ShareNfs, FS, Rule::Inherit, "off"),

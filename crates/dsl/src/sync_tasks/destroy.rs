@@ -25,7 +25,7 @@ use weir_format::{DslDataset, ObjectId, Txg};
 /// Checks that a snapshot may be destroyed; with `defer`, or marked for deferred destruction. Returns its object.
 ///
 /// # Errors
-/// [`DslError::Missing`], [`DslError::Busy`] (held), [`DslError::HasDependents`] (clones).
+/// [`DslError::Missing`], [`DslError::Busy`] (it is being read), [`DslError::Held`], [`DslError::HasDependents`] (clones).
 pub async fn check_destroy_snapshot(
     cx: &mut DslSyncContext<'_>,
     name: &str,
@@ -41,7 +41,7 @@ pub async fn check_destroy_snapshot(
         return Ok(found.id);
     }
     if holds_on(cx, &found.phys).await? > 0 {
-        return Err(DslError::busy(name, "it is held"));
+        return Err(DslError::Held { names: vec![name.to_owned()] });
     }
     if found.phys.children > 1 {
         let dependents = clone_names(cx, &found.phys).await?;
@@ -75,11 +75,22 @@ pub(super) async fn clone_names(cx: &mut DslSyncContext<'_>, phys: &DslDataset) 
 pub async fn destroy_snapshots(cx: &mut DslSyncContext<'_>, names: &[String], defer: bool) -> Result<(), DslError> {
     let mut to_destroy = Vec::with_capacity(names.len());
     let mut seen = BTreeSet::new();
+    let mut held = Vec::new();
     for name in names {
-        let found = check_destroy_snapshot(cx, name, defer).await?;
+        let found = match check_destroy_snapshot(cx, name, defer).await {
+            // All of them are named.
+            Err(DslError::Held { names }) => {
+                held.extend(names);
+                continue;
+            }
+            found => found?,
+        };
         if seen.insert(found) {
             to_destroy.push(name);
         }
+    }
+    if !held.is_empty() {
+        return Err(DslError::Held { names: held });
     }
     for name in to_destroy {
         let found = names::find_snapshot(cx, name).await?;

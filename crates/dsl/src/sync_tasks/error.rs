@@ -52,6 +52,12 @@ pub enum DslError {
         /// The user of the dataset.
         why: &'static str,
     },
+    /// Snapshots have holds.
+    #[error("{}: dataset is busy: it is held", names.join(", "))]
+    Held {
+        /// The names.
+        names: Vec<String>,
+    },
     /// File systems, volumes or snapshots depend on the dataset.
     #[error("{name}: {what} exist")]
     HasDependents {

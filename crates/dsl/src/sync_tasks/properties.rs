@@ -183,12 +183,16 @@ pub async fn check_property(
     {
         return Err(DslError::Feature { name: name.to_owned(), feature: Feature::FILESYSTEM_LIMITS.name });
     }
-    if prop == ZfsProp::KeyLocation && matches!(setting, Setting::Set(_)) {
-        let key = key::key_of(cx, found.at.id).await?;
-        if key.is_none_or(|(_, spec)| spec.root != found.at.id) {
-            let why = "may only be set on encryption roots".to_owned();
-            return Err(DslError::Property { name: name.to_owned(), property: property.to_owned(), why });
-        }
+    if let (ZfsProp::KeyLocation, Setting::Set(value)) = (prop, setting) {
+        let is_none = *value == props::Value::Text("none".into());
+        let root = key::key_of(cx, found.at.id).await?.map(|(_, spec)| spec.root);
+        let why = match root {
+            Some(root) if root != found.at.id => "may only be set on encryption roots",
+            Some(_) if is_none => "must not be 'none' for encrypted datasets",
+            None if !is_none => "must be 'none' for unencrypted datasets",
+            _ => return Ok(()),
+        };
+        return Err(DslError::property(name, property, why));
     }
     Ok(())
 }

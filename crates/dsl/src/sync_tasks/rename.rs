@@ -139,7 +139,7 @@ async fn check_rename_snapshot(
 /// Renames snapshots (full names) to other names after the `@`, all or none; at most one per dataset.
 ///
 /// # Errors
-/// [`DslError::Missing`], [`DslError::Exists`], [`DslError::Name`], [`DslError::Busy`] (two of one dataset),
+/// [`DslError::Missing`], [`DslError::Exists`], [`DslError::Name`], [`DslError::Kind`] (two of one dataset),
 /// before anything was changed.
 pub async fn rename_snapshots(cx: &mut DslSyncContext<'_>, names: &[(String, String)]) -> Result<(), DslError> {
     let mut plan = Vec::with_capacity(names.len());
@@ -147,7 +147,7 @@ pub async fn rename_snapshots(cx: &mut DslSyncContext<'_>, names: &[(String, Str
     for (from, to) in names {
         let (found, head) = check_rename_snapshot(cx, from, to).await?;
         if !seen.insert(found.at.id) {
-            return Err(DslError::busy(from, "two snapshots of one dataset"));
+            return Err(DslError::kind(from, "two snapshots of one dataset"));
         }
         plan.push((found, head, to));
     }

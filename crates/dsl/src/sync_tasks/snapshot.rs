@@ -22,7 +22,7 @@ use weir_format::{DslDataset, ObjectId, ObjectType, Txg};
 /// Checks that all these snapshots (full names) may be created in one txg.
 ///
 /// # Errors
-/// [`DslError::Name`], [`DslError::Missing`] (no such dataset), [`DslError::Exists`], [`DslError::Busy`]
+/// [`DslError::Name`], [`DslError::Missing`] (no such dataset), [`DslError::Exists`], [`DslError::Kind`] (two of one dataset), [`DslError::Busy`]
 /// (a dataset that is being received or destroyed; a second snapshot in one txg), [`DslError::Space`] (a
 /// refreservation without space beside the snapshot; a limit; a pool without space).
 pub async fn check_snapshots(cx: &mut DslSyncContext<'_>, names: &[String]) -> Result<(), DslError> {
@@ -35,7 +35,7 @@ pub async fn check_snapshots(cx: &mut DslSyncContext<'_>, names: &[String]) -> R
             return Err(DslError::kind(name, "not the name of a snapshot"));
         };
         if !seen.insert(of) {
-            return Err(DslError::busy(name, "two snapshots of one dataset"));
+            return Err(DslError::kind(name, "multiple snapshots of same fs not allowed"));
         }
         let head = names::find_head(cx, of).await?;
         check_snapshot(cx, &head, name, snapshot).await?;

@@ -172,7 +172,7 @@ fn objects_come_and_go_in_pairs() {
         hold::hold(&mut change, &twice[..1], false).await.unwrap();
         assert!(matches!(
             destroy::destroy_snapshots(&mut change, &["tank/a@1".into()], false).await,
-            Err(DslError::Busy { .. })
+            Err(DslError::Held { .. })
         ));
         hold::hold(&mut change, &[("tank/a@1".into(), "until-import".into())], true).await.unwrap();
         destroy::destroy_snapshots(&mut change, &["tank/a@1".into()], true).await.unwrap();

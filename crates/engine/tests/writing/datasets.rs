@@ -58,6 +58,7 @@ fn is_refusal(error: &PoolError) -> bool {
             | DslError::Space { .. }
             | DslError::Kind { .. }
             | DslError::Busy { .. }
+            | DslError::Held { .. }
             | DslError::Missing { .. }
             | DslError::Exists { .. }
             | DslError::Name { .. }

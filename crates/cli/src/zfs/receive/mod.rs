@@ -20,6 +20,8 @@ use overrides::Overrides;
 use std::collections::BTreeSet;
 use weir_admin::{Action, Author, Change, Refusal};
 use weir_dsl::Dsl;
+use weir_dsl::props::ZfsProp;
+use weir_dsl::sync_tasks::Setting;
 use weir_format::NvList;
 use weir_format::stream::{Begin, Record, feature};
 use weir_machine::Request;
@@ -36,7 +38,7 @@ const CHUNK_BYTES: u32 = 64 << 10;
 #[command(
     name = "zfs receive",
     disable_help_flag = true,
-    override_usage = "zfs receive [-vMnsFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [--dir DIR]… FILESYSTEM|VOLUME|SNAPSHOT\n       zfs receive [-vMnsFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [-d|-e] [--dir DIR]… FILESYSTEM\n       zfs receive -A [--dir DIR]… FILESYSTEM|VOLUME"
+    override_usage = "zfs receive [-vMnsFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [--dir DIR]… FILESYSTEM|VOLUME|SNAPSHOT\n       zfs receive [-vMnsFhu] [-o origin=SNAPSHOT] [-o PROPERTY=VALUE]… [-x PROPERTY]… [-d|-e] [--dir DIR]… FILESYSTEM\n       zfs receive [--dir DIR]… -A <filesystem|volume>"
 )]
 pub struct ReceiveArgs {
     /// Discard changes and snapshots since the origin of the stream
@@ -215,7 +217,13 @@ impl Receiving<'_> {
     async fn run(mut self) -> Result<u8, Failure> {
         let mut source = CallInput(self.call);
         let mut input = StreamInput::new(&mut source);
-        let first = input.next().await.map_err(plain)?.ok_or_else(|| plain(ReceiveError::Truncated))?;
+        let first = match input.next().await {
+            Ok(Some(first)) => first,
+            Ok(None) | Err(ReceiveError::Truncated) => {
+                return Err(Failure::failed("cannot receive: failed to read from stream"));
+            }
+            Err(error) => return Err(plain(error)),
+        };
         let Record::Begin(begin) = first.record else {
             return Err(plain(ReceiveError::Invalid("a stream that does not begin with BEGIN".into())));
         };
@@ -293,26 +301,36 @@ impl Receiving<'_> {
             // Now that the datasets exist, others can be renamed into them.
             is_incomplete = !Follower::new(self).follow(&of).await?;
         }
-        if self.package.is_raw && self.package.is_recursive && !self.args.dry_run {
+        if self.package.is_raw && !self.args.dry_run {
             self.set_encryption_roots().await?;
         }
         Ok(u8::from(is_incomplete))
     }
 
-    /// Makes the encryption roots below the first dataset those of the sender (`recv_fix_encryption_hierarchy`). The first one
-    /// stays a root, since the key of the sender's parent is not here.
+    /// Makes the encryption roots below the first dataset those of the sender, with their key locations
+    /// (`recv_fix_encryption_hierarchy`). The first one stays a root, since the key of the sender's parent is not here.
     async fn set_encryption_roots(&self) -> Result<(), Failure> {
         let top = self.top.clone().unwrap_or_default();
         for sent in &self.package.datasets {
             let Some(guid) = sent.snapshots.last().map(|snapshot| snapshot.guid) else { continue };
             let found = self.datasets(async |rq, dsl| find_guid(rq, dsl, &top, guid).await).await?;
             let name = found.as_deref().and_then(|snapshot| snapshot.split('@').next()).unwrap_or_default();
-            // The nearest may be one of another tree: the sender's own.
-            if name.strip_prefix(&top).is_none_or(|rest| !rest.starts_with('/')) {
-                continue;
+            let failed = |error| refused(&format!("cannot receive: encryption root of {name}"), error);
+            match name.strip_prefix(&top) {
+                Some("") => {}
+                Some(rest) if rest.starts_with('/') => {
+                    let set = self.pool.engine.receives().set_encryption_root(name, sent.is_encryption_root).await;
+                    set.map_err(failed)?;
+                }
+                // The nearest may be one of another tree: the sender's own.
+                _ => continue,
             }
-            let set = self.pool.engine.receives().set_encryption_root(name, sent.is_encryption_root).await;
-            set.map_err(|error| refused(&format!("cannot receive: encryption root of {name}"), error))?;
+            let location = sent.properties.iter().flatten().find(|(name, _)| name == ZfsProp::KeyLocation.name());
+            if let Some((property, value)) = location.filter(|_| sent.is_encryption_root) {
+                let setting = (property.clone(), Setting::Set(value.clone()));
+                let properties = self.pool.engine.properties();
+                properties.set_properties(name.to_owned(), vec![setting]).await.map_err(failed)?;
+            }
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use clap::Parser;
 use progress::{Announcer, CallOutput};
 use source::{Source, Wanted};
 use std::io::IsTerminal;
+use weir_dmu::ObjectError;
 use weir_dsl::ResumeState;
 use weir_format::Endian;
 use weir_format::stream::{Begin, Record, feature};
@@ -27,7 +28,7 @@ use weir_send::{Gathering, Output, Package, PackagedDataset, SendError, SendFlag
 #[command(
     name = "zfs send",
     disable_help_flag = true,
-    override_usage = "zfs send [-DLPUbcehnpsvw] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t TOKEN"
+    override_usage = "zfs send [-DLPUbcehnpsvw] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t <receive_resume_token>"
 )]
 pub struct SendArgs {
     /// Send the changes since this snapshot or bookmark
@@ -222,6 +223,9 @@ fn failure(to: &str, error: SendError) -> Failure {
     match error {
         SendError::Unsupported(what) => Failure::failed(format!("cannot send '{to}': weir does not send {what} yet")),
         SendError::Whole(line) => Failure::failed(line),
+        SendError::Object(ObjectError::NoName { what: "dataset", name }) => {
+            Failure::failed(format!("cannot open '{name}': dataset does not exist"))
+        }
         other => Failure::failed(format!("cannot send '{to}': {other}")),
     }
 }

@@ -64,7 +64,7 @@ fn snapshots_are_renamed_all_or_none() {
         let taken = rename::rename_snapshots(&mut change, &pairs([("tank/a@s", "t"), ("tank/b@s", "t")])).await;
         assert!(matches!(taken, Err(DslError::Exists { .. })), "{taken:?}");
         let two = rename::rename_snapshots(&mut change, &pairs([("tank/b@s", "u"), ("tank/b@t", "v")])).await;
-        assert!(matches!(two, Err(DslError::Busy { .. })), "{two:?}");
+        assert!(matches!(two, Err(DslError::Kind { .. })), "{two:?}");
         assert_eq!(change.marks(), before, "nothing was changed");
         rename::rename_snapshots(&mut change, &pairs([("tank/a@s", "u"), ("tank/b@s", "u")])).await.unwrap();
         assert!(
