@@ -13,6 +13,7 @@ use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use thiserror::Error;
 use weir_files::tree::{Node, Tree};
 use weir_linux::own_mounts::OwnMount;
@@ -111,6 +112,10 @@ pub struct Mounted {
     /// Keeps devices of pools away from it.
     own: Option<OwnMount>,
 }
+
+/// How often a mount that is busy is looked at again, and after which time.
+const LOOKS: u32 = 5;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Ends a mount from another thread.
 #[derive(Clone, Debug)]
@@ -353,7 +358,17 @@ impl Unmounter {
     /// [`FuseError::Busy`] if it is busy and `force` is not set, [`FuseError::NotUnmounted`] if it cannot be unmounted.
     pub fn unmount_if_free(&self, force: bool) -> Result<bool, FuseError> {
         use rustix::io::Errno;
-        match rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::empty()) {
+        let unmount = || rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::empty());
+        let mut done = unmount();
+        for _ in 0..LOOKS {
+            if done != Err(Errno::BUSY) || force {
+                break;
+            }
+            // A program that looks at all mounts, as `df` does, uses it for a moment.
+            std::thread::park_timeout(LOOK);
+            done = unmount();
+        }
+        match done {
             Ok(()) => Ok(false),
             Err(_) if force => self.unmount(),
             Err(Errno::BUSY) => Err(FuseError::Busy),
