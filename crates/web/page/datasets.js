@@ -229,7 +229,7 @@ function snapshots(name, answer) {
 export function show({ all, name, snapshots: taken, properties: found }) {
   const datasets = all.answer?.datasets ?? {};
   const detail = () => h("section", { class: "card", "aria-labelledby": "dataset-heading" },
-    h("h2", { id: "dataset-heading" }, name),
+    h("h2", { id: "dataset-heading", tabindex: "-1", "data-chosen": name }, name),
     h("p", { class: "buttons" },
       actionButton("Snapshot …", `Take a snapshot of ${name}`, "operate", () => openSnapshot(name)),
       actionButton("Create below …", `Create a dataset below ${name}`, "administer", () => openCreateBelow(name)),

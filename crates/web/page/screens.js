@@ -19,6 +19,8 @@ let shown = "overview";
 // Data of the last look, as text: a screen whose data did not change is left alone.
 let last = "";
 let asked = 0;
+// Name of the dataset whose details were shown last.
+let chosen;
 
 export const isOverview = () => shown === "overview";
 
@@ -69,7 +71,14 @@ export async function look() {
     const one = [...place.querySelectorAll("[data-scroll]")].find((found) => found.dataset.scroll === key);
     if (one) one.scrollTop = top;
   }
-  if (focused) [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+  // The details of what was just chosen may be far below the list.
+  const heading = place.querySelector("[data-chosen]");
+  const isNew = heading && heading.dataset.chosen !== chosen;
+  chosen = heading?.dataset.chosen;
+  if (isNew) {
+    heading.focus({ preventScroll: true });
+    heading.scrollIntoView();
+  } else if (focused) [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
 }
 
 function choose() {

@@ -110,12 +110,14 @@ pub(crate) fn token_of_query(uri: &Uri) -> Option<&str> {
     uri.query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
 }
 
-/// The token in a header: `Authorization: Bearer …` or the cookie.
-fn token_of_headers(headers: &HeaderMap) -> Option<&str> {
+/// The tokens of a request: of the header `Authorization: Bearer …`, of the address, and of the cookies. Cookies are of a host,
+/// whatever the port, so that they may be another server's.
+fn tokens<'a>(headers: &'a HeaderMap, uri: &'a Uri) -> impl Iterator<Item = &'a str> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| bearer_token(value.to_str().ok()?));
     let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-    let mut pairs = cookies.flat_map(|value| value.split(';'));
-    bearer.or_else(|| pairs.find_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('=')))
+    let pairs = cookies.flat_map(|value| value.split(';'));
+    let of_cookies = pairs.filter_map(|pair| pair.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='));
+    bearer.into_iter().chain(token_of_query(uri)).chain(of_cookies)
 }
 
 /// The token of credentials of the scheme `Bearer`, whose case does not matter (RFC 9110, 11.1).
@@ -141,8 +143,7 @@ pub(crate) async fn check(
         };
         return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
     }
-    let given = token_of_headers(headers).or_else(|| token_of_query(request.uri()));
-    let Some(identity) = given.and_then(|given| access.identify(given)) else {
+    let Some(identity) = tokens(headers, request.uri()).find_map(|given| access.identify(given)) else {
         let why = "a token is missing or wrong: use the address that the server printed, with ?token=…, or the header \
                    Authorization: Bearer TOKEN\n";
         return (StatusCode::UNAUTHORIZED, why).into_response();
@@ -158,11 +159,15 @@ mod tests {
     #[test]
     fn tokens_are_found_in_headers_cookies_and_queries() {
         let mut headers = HeaderMap::new();
-        assert_eq!(token_of_headers(&headers), None);
+        let all = |headers: &HeaderMap, uri: &str| {
+            tokens(headers, &uri.parse().unwrap()).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(all(&headers, "/").is_empty());
         headers.insert(COOKIE, "a=b; weir_token=xyz; weir_token2=no".parse().unwrap());
-        assert_eq!(token_of_headers(&headers), Some("xyz"));
+        assert_eq!(all(&headers, "/"), ["xyz"]);
+        assert_eq!(all(&headers, "/?token=new"), ["new", "xyz"], "the cookie may be another server's");
         headers.insert(AUTHORIZATION, "Bearer abc".parse().unwrap());
-        assert_eq!(token_of_headers(&headers), Some("abc"));
+        assert_eq!(all(&headers, "/"), ["abc", "xyz"]);
         for (credentials, token) in
             [("bearer abc", Some("abc")), ("BEARER  abc", Some("abc")), ("Bearerabc", None), ("Basic abc", None)]
         {
