@@ -23,6 +23,8 @@ pub use judge::run as judge;
 
 /// Names under which the program answers as OpenZFS's tools.
 const LINKS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
+/// Name under which `mount(8)` calls the program for `mount -t zfs`.
+const MOUNT_HELPER: &str = "mount.zfs";
 /// Shells whose completions are packaged, and the name of the file for a program.
 const SHELLS: [(&str, &str, &str); 3] = [("bash", "", ".bash"), ("zsh", "_", ""), ("fish", "", ".fish")];
 
@@ -132,9 +134,11 @@ fn stage(profile: &str) -> Result<PathBuf, String> {
             fs::write(&file, script).map_err(|error| failed(&file, &error))?;
         }
     }
-    for name in LINKS {
+    for name in LINKS.iter().chain([&MOUNT_HELPER]) {
         let link = stage.join("links").join(name);
         std::os::unix::fs::symlink("../bin/weir", &link).map_err(|error| failed(&link, &error))?;
+    }
+    for name in LINKS {
         let page = stage.join("links").join(format!("{name}.8"));
         fs::write(&page, format!(".so man1/weir-{name}.1\n")).map_err(|error| failed(&page, &error))?;
     }

@@ -119,7 +119,9 @@ fn changes(
             continue;
         }
         let Some(old) = before.get(id).filter(|old| *old != new) else { continue };
-        let stays = new.mount.path() == Some(path) && new.dataset == *name;
+        // A mount that mount(8) made is where the administrator wants it.
+        let is_legacy = [&old.mount, &new.mount].iter().all(|mount| matches!(mount, MountRule::Legacy));
+        let stays = is_legacy || new.mount.path() == Some(path) && new.dataset == *name;
         if stays && (old.is_readonly, old.allows) != (new.is_readonly, new.allows) {
             out.changed.insert(*id);
         }

@@ -1,6 +1,6 @@
 //! Weir: a ZFS storage server in user space.
 //!
-//! The binary behaves as `zpool`, `zfs`, `zdb`, `zstream` or `arcstat` if it is called by that name; if it is called as `weir`,
+//! The binary behaves as `zpool`, `zfs`, `zdb`, `zstream` or `arcstat` if it is called by that name, and as the helper `mount.zfs` of `mount(8)`; if it is called as `weir`,
 //! its first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid
 //! command line) and, when it fails, prints one line on standard error with the cause and how to correct it.
 
@@ -84,10 +84,17 @@ fn end_with_the_reader() {
     }));
 }
 
+/// Name under which `mount(8)` calls the program.
+const MOUNT_HELPER: &str = "mount.zfs";
+
 fn main() -> ExitCode {
     end_with_the_reader();
     let mut words: Vec<OsString> = std::env::args_os().collect();
-    let called = words.first().map(Path::new).and_then(Path::file_name).map(OsString::from);
+    let mut called = words.first().map(Path::new).and_then(Path::file_name).map(OsString::from);
+    if called.as_deref().is_some_and(|name| name == MOUNT_HELPER) {
+        words.insert(1, MOUNT_HELPER.into());
+        called = Some("zfs".into());
+    }
     // A call as `zfs list` is the call `weir zfs list`.
     match called.filter(|name| PROGRAMS.iter().any(|program| name == program)) {
         Some(program) => words[0] = program,

@@ -15,6 +15,9 @@
 
 mod options;
 pub mod points;
+mod request;
+
+pub use request::MountRequest;
 
 use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,6 +48,8 @@ struct MountedFileSystem {
     path: PathBuf,
     place: Place,
     allows: MountAllows,
+    /// Options that it was mounted with.
+    request: MountRequest,
 }
 
 #[derive(Default)]
@@ -115,42 +120,6 @@ impl NameInParent {
 /// The mounts of a pool.
 #[derive(Default)]
 pub struct Mounts(Arc<Mutex<Table, { order::MOUNTS }>>);
-
-/// Options of `zfs mount`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MountRequest {
-    /// Forbid changes.
-    pub read_only: bool,
-    /// Mount on a directory that is not empty, whatever the property `overlay` says.
-    pub overlay: bool,
-    /// Forbid device nodes.
-    pub no_devices: bool,
-    /// Ignore set-user-id and set-group-id bits.
-    pub no_setuid: bool,
-    /// Forbid the execution of programs.
-    pub no_exec: bool,
-}
-
-impl MountRequest {
-    /// From words of `-o`, each with options that commas separate.
-    ///
-    /// # Errors
-    /// The message for an option that is not one.
-    pub fn of_options(words: &[String]) -> Result<Self, String> {
-        let mut request = MountRequest::default();
-        for option in words.iter().flat_map(|options| options.split(',')) {
-            match option {
-                "ro" => request.read_only = true,
-                "nodev" => request.no_devices = true,
-                "nosuid" => request.no_setuid = true,
-                "noexec" => request.no_exec = true,
-                "rw" | "noatime" | "relatime" => {}
-                other => return Err(format!("'{other}' is no mount option: ro, rw, nodev, nosuid, noexec")),
-            }
-        }
-        Ok(request)
-    }
-}
 
 /// Why a file system is not mounted, without the command and the name.
 #[derive(Debug)]
@@ -265,17 +234,27 @@ impl Mounts {
         shares: &DatasetShares,
         request: MountRequest,
     ) -> Result<bool, MountError> {
-        self.forget_ended();
         let path = mount_point(shares)?;
+        self.mount_in(front, machine, shares, path, request)
+    }
+
+    /// The same, at a directory, whatever its mount point is.
+    ///
+    /// # Errors
+    /// As [`Mounts::mount`].
+    pub fn mount_in(
+        &self,
+        front: &Exports,
+        machine: &Machine,
+        shares: &DatasetShares,
+        path: PathBuf,
+        request: MountRequest,
+    ) -> Result<bool, MountError> {
+        self.forget_ended();
         if self.0.lock().by_id.contains_key(&shares.id) {
             return Ok(false);
         }
-        let allows = MountAllows {
-            devices: shares.allows.devices && !request.no_devices,
-            setuid: shares.allows.setuid && !request.no_setuid,
-            exec: shares.allows.exec && !request.no_exec,
-            overlay: shares.allows.overlay || request.overlay,
-        };
+        let allows = request.of_those(shares.allows);
         let parent = self.0.lock().parent_at(&shares.dataset, &path).map(|(_, parent)| parent.allows);
         let has_key = has_key(front, machine, shares.id);
         if parent.is_some() {
@@ -298,7 +277,8 @@ impl Mounts {
             table.shown.remove(&shares.id);
         }
         let dataset = shares.dataset.clone();
-        let before = table.by_id.insert(shares.id, MountedFileSystem { dataset, path, place: made?, allows });
+        let place = made?;
+        let before = table.by_id.insert(shares.id, MountedFileSystem { dataset, path, place, allows, request });
         debug_assert!(before.is_none(), "a file system is mounted once");
         let name = table.by_id.get(&shares.id).filter(|made| matches!(made.place, Place::InParent));
         let name = name.and_then(|made| table.name_in_parent(&made.dataset, &made.path));
@@ -441,12 +421,12 @@ impl Mounts {
         let mut ended = Vec::new();
         for (_, path, id) in own {
             let Some(mounted) = self.0.lock().by_id.remove(&id) else { continue };
-            let MountedFileSystem { place: Place::Own(own), dataset, allows, .. } = mounted else { continue };
+            let MountedFileSystem { place: Place::Own(own), dataset, allows, request, .. } = mounted else { continue };
             let is_detached = match own.unmounter().unmount_if_free(force) {
                 Ok(is_detached) => is_detached,
                 Err(error) => {
                     let place = Place::Own(own);
-                    let back = MountedFileSystem { dataset, path: path.clone(), place, allows };
+                    let back = MountedFileSystem { dataset, path: path.clone(), place, allows, request };
                     self.0.lock().by_id.insert(id, back);
                     return Err(Unfinished { why: format!("'{}': {error}", path.display()), ended });
                 }
@@ -500,7 +480,10 @@ fn has_key(front: &Exports, machine: &Machine, id: u64) -> Result<(), MountError
 fn mount_point(shares: &DatasetShares) -> Result<PathBuf, String> {
     match &shares.mount {
         MountRule::At(path) | MountRule::OnCommand(path) => Ok(PathBuf::from(path)),
-        MountRule::Legacy => Err("legacy mountpoint: use 'weir mount', or set mountpoint to a path".into()),
+        MountRule::Legacy => Err(format!(
+            "legacy mountpoint: use 'mount -t zfs {} DIRECTORY', or set mountpoint to a path",
+            shares.dataset
+        )),
         MountRule::Never(_) if shares.kind == DatasetKind::Volume => Err("operation not applicable to volumes".into()),
         MountRule::Never(why) => match why.split_once('=') {
             Some((property, value)) => Err(format!("'{property}' property is set to '{value}'")),

@@ -9,7 +9,7 @@ use crate::mounts::{MountError, MountRequest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_admin::{MountChange, MountEffect, Refusal, RefusalKind};
-use weir_daemon::{DatasetShares, Exports};
+use weir_daemon::{DatasetShares, Exports, MountRule};
 use weir_machine::Request;
 
 type ByName = BTreeMap<String, DatasetShares>;
@@ -26,9 +26,11 @@ fn moved(
     let place = |to: &str| format!("{}{to}", altroot.trim_end_matches('/'));
     let stays = matches!(&effect.change, MountChange::Moved { to: Some(to) } if path == Some(place(to).as_str()));
     let below_parents = |name: &str| inherits_from(name, top, all);
+    // A mount that mount(8) made is where the administrator wants it, whatever the name is.
+    let is_legacy = |name: &str| all.get(name).is_some_and(|shares| matches!(shares.mount, MountRule::Legacy));
     let is_moved = |name: &str| match &effect.change {
         MountChange::New => false,
-        MountChange::Renamed { .. } => is_below(name, top),
+        MountChange::Renamed { .. } => is_below(name, top) && !is_legacy(name),
         MountChange::Moved { .. } if effect.recursive => is_below(name, top),
         MountChange::Moved { .. } => !stays && below_parents(name),
         MountChange::Destroyed { names } => names.iter().any(|destroyed| destroyed == name),

@@ -38,8 +38,8 @@ impl Mounts {
         let mut problems = Vec::new();
         for shares in changed {
             // The kernel may look up the path in another mount, which asks the table.
-            if let Some(remounter) = self.set_allows(shares)
-                && let Err(error) = remounter.remount(of(shares, shares.allows))
+            if let Some((remounter, options)) = self.set_allows(shares)
+                && let Err(error) = remounter.remount(options)
             {
                 problems.push((shares.dataset.clone(), error.to_string()));
             }
@@ -52,13 +52,17 @@ impl Mounts {
         problems
     }
 
-    /// Records what a mounted file system allows now. Returns what changes its own mount, if it has one.
-    fn set_allows(&self, shares: &DatasetShares) -> Option<Remounter> {
+    /// Records what a mounted file system allows now; what it was mounted with still holds. Returns what changes its own mount, if it
+    /// has one, and to which options.
+    fn set_allows(&self, shares: &DatasetShares) -> Option<(Remounter, ChangedOptions)> {
         let mut table = self.0.lock();
         let mounted = table.by_id.get_mut(&shares.id)?;
-        mounted.allows = MountAllows { overlay: mounted.allows.overlay, ..shares.allows };
+        let overlay = mounted.allows.overlay;
+        mounted.allows = MountAllows { overlay, ..mounted.request.of_those(shares.allows) };
+        let options = of(shares, mounted.allows);
+        let options = ChangedOptions { writable: options.writable && !mounted.request.read_only, ..options };
         match &mounted.place {
-            Place::Own(own) => Some(own.remounter()),
+            Place::Own(own) => Some((own.remounter(), options)),
             Place::InParent => None,
         }
     }

@@ -10,6 +10,7 @@ pub mod identity;
 mod keys;
 mod list;
 pub mod mount;
+mod mount_helper;
 mod project;
 mod property_list;
 mod receive;
@@ -57,6 +58,8 @@ enum ZfsCommand {
     List(list::ListArgs),
     LoadKey(keys::LoadKeyArgs),
     Mount(mount::MountArgs),
+    #[command(name = "mount.zfs", hide = true)]
+    MountHelper(mount_helper::MountHelperArgs),
     Project(project::ProjectArgs),
     Projectspace(userspace::ProjectspaceArgs),
     Promote(snapshot::PromoteArgs),
@@ -108,6 +111,7 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::List(args) => list::run(call, args),
         ZfsCommand::LoadKey(args) => keys::load(call, args),
         ZfsCommand::Mount(args) => mount::mount(call, args),
+        ZfsCommand::MountHelper(args) => mount_helper::run(call, args),
         ZfsCommand::Project(args) => project::run(call, args),
         ZfsCommand::Projectspace(args) => userspace::of_projects(call, args),
         ZfsCommand::Promote(args) => snapshot::promote(call, args),

@@ -106,7 +106,7 @@ pub struct UnshareArgs {
 }
 
 /// A pool that this process serves, for these commands.
-struct Target {
+pub struct Target {
     served_pool: Arc<ServedPool>,
     front: Arc<Exports>,
     /// Properties of sharing and mounting, by name.
@@ -114,8 +114,21 @@ struct Target {
 }
 
 impl Target {
+    /// Mounts a file system at a directory, as [`crate::mounts::Mounts::mount_in`].
+    ///
+    /// # Errors
+    /// Why it is not mounted.
+    pub fn mount_at(&self, shares: &DatasetShares, place: &Path, request: MountRequest) -> Result<bool, MountError> {
+        let request = MountRequest { overlay: true, ..request };
+        let machine = &self.served_pool.machine;
+        self.served_pool.mounts.mount_in(&self.front, machine, shares, place.to_path_buf(), request)
+    }
+
     /// The file system of this name.
-    fn file_system(&self, name: &str, doing: &str) -> Result<&DatasetShares, Failure> {
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn file_system(&self, name: &str, doing: &str) -> Result<&DatasetShares, Failure> {
         let found = self.shares.get(name).ok_or_else(|| failed(doing, "dataset does not exist"))?;
         match found.kind {
             DatasetKind::Filesystem => Ok(found),
@@ -133,7 +146,10 @@ impl Target {
 }
 
 /// Runs `work` on the pool of a name in the process that serves it.
-fn with<T>(
+///
+/// # Errors
+/// If no process serves it; errors of `work`.
+pub fn with_pool<T>(
     call: &Call,
     places: &Places,
     name: &str,
@@ -327,7 +343,7 @@ fn mount_all(call: &Call, pools: &[Arc<ServedPool>], args: &MountArgs, request: 
 /// Mounts a file system, or with `-a` those of a pool.
 fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -> Result<u8, Failure> {
     let doing = format!("cannot mount '{name}'");
-    with(call, &args.places, name, &doing, |target| {
+    with_pool(call, &args.places, name, &doing, |target| {
         target.file_system(name, &doing)?;
         let is_chosen = |shares: &&DatasetShares| match shares.dataset == name {
             true if !args.all => true,
@@ -369,7 +385,7 @@ pub fn unmount(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
         ([], true) => {
             for name in names(call, &search(call, &args.places.dirs)?)? {
                 // The process that serves the pool unmounts those of all its pools.
-                with(call, &args.places, &name, &format!("cannot unmount '{name}'"), |_| Ok(()))?;
+                with_pool(call, &args.places, &name, &format!("cannot unmount '{name}'"), |_| Ok(()))?;
             }
             Ok(0)
         }
@@ -422,7 +438,7 @@ fn unmount_all(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
 fn unmount_one(call: &Call, args: &UnmountArgs, given: String) -> Result<u8, Failure> {
     let doing = format!("cannot unmount '{given}'");
     let name = if given.starts_with('/') { dataset_at(call, &given, &doing)? } else { given };
-    with(call, &args.places, &name, &doing, |target| {
+    with_pool(call, &args.places, &name, &doing, |target| {
         target.file_system(&name, &doing)?;
         let mounts = &target.served_pool.mounts;
         let below = mounts.by_id().into_values().map(|(mounted, _)| mounted).filter(|mounted| is_below(mounted, &name));
@@ -458,7 +474,7 @@ pub fn share(call: &Call, args: &ShareArgs) -> Result<u8, Failure> {
 /// Shares a file system, or those of a pool.
 fn share_one(call: &Call, args: &ShareArgs, name: &str) -> Result<u8, Failure> {
     let doing = format!("cannot share '{name}'");
-    with(call, &args.places, name, &doing, |target| {
+    with_pool(call, &args.places, name, &doing, |target| {
         target.file_system(name, &doing)?;
         if target.front.shares.sharing() != Sharing::ByProperties {
             let why = "the process that serves the pool does not follow the properties: start it with --shared";
@@ -493,7 +509,7 @@ pub fn unshare(call: &Call, args: &UnshareArgs) -> Result<u8, Failure> {
 /// Unshares a file system, or those of a pool.
 fn unshare_one(call: &Call, args: &UnshareArgs, name: &str) -> Result<u8, Failure> {
     let doing = format!("cannot unshare '{name}'");
-    with(call, &args.places, name, &doing, |target| {
+    with_pool(call, &args.places, name, &doing, |target| {
         target.file_system(name, &doing)?;
         if target.front.shares.sharing() != Sharing::ByProperties {
             let why = "everything in the pool is shared, because the process that serves it was started so";
