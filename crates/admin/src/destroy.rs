@@ -173,7 +173,7 @@ pub(crate) async fn check_unused(engine: &Engine, plan: &[DestroyStep]) -> Resul
     let rq = &Request::internal("destroy");
     for head in plan.iter().filter_map(|step| step.head.as_ref()) {
         if engine.is_used(rq, head).await? {
-            return Err(Refusal::new(RefusalKind::Busy, format!("'{head}' is busy: clients use it")));
+            return Err(Refusal::new(RefusalKind::Busy, format!("dataset is busy: clients use '{head}'")));
         }
     }
     Ok(())

@@ -92,6 +92,9 @@ pub enum ProcessChange {
         destroyed: bool,
         /// Whether clients that use the pool lose it, and mounts that are in use are detached.
         force: bool,
+        /// Whether a suspended pool is closed: what is only in memory is lost.
+        #[serde(default)]
+        hard: bool,
     },
 }
 
@@ -272,7 +275,15 @@ impl ProcessChange {
                 let why = "pool is busy: clients use it (-f ends that)";
                 Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
             }
-            ProcessChange::Close { destroyed, force } => {
+            ProcessChange::Close { destroyed: false, hard: false, .. }
+                if host.engine().devices().suspended_because().is_some() =>
+            {
+                let why = "pool I/O is currently suspended\n'zpool clear' resumes it when its devices are back; \
+                           'zpool export -F' closes it, and loses what is only in memory";
+                Err(Refusal::new(RefusalKind::Pool, why))
+            }
+            ProcessChange::Close { destroyed, force, hard } => {
+                let gives_up = hard && !destroyed && host.engine().devices().suspended_because().is_some();
                 // A mount may be in use without an open file, as a working directory.
                 let (name, change) = (host.engine().name(), MountChange::Forbidden);
                 let effect = MountEffect { name, recursive: true, change, force };
@@ -280,6 +291,10 @@ impl ProcessChange {
                 // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
                 let _recorded = author.record(host.engine());
                 let done = host.close(destroyed).await.map_err(failed);
+                if gives_up && host.engine().events.is_ended() {
+                    // It is closed without its last txg, as asked for.
+                    return Ok(());
+                }
                 if done.is_err() {
                     // If the pool is still open; the error of closing it says more than that of mounting.
                     let _mounted = host.settle_mounts(&effect, false, suspended).await;

@@ -45,7 +45,7 @@ pub async fn prepare(
     }
     if engine.is_used(rq, of).await? {
         // Checked before anything is destroyed.
-        return Err(Refusal::new(RefusalKind::Busy, format!("'{of}' is busy: clients use it")));
+        return Err(Refusal::new(RefusalKind::Busy, format!("dataset is busy: clients use '{of}'")));
     }
     check_unused(engine, &clones).await?;
     author.monitor.plan(clones.iter().map(DestroyStep::parts).sum());

@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir_dsl::{Dsl, Scope};
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
-use weir_pool::assemble::{Assembly, assemble};
+use weir_pool::assemble::{Assembly, assemble, state as pool_state};
 use weir_pool::config::{PoolConfig, VdevConfig};
 use weir_pool::error::PoolError;
 use weir_pool::features::Features;
@@ -129,8 +129,12 @@ impl Synced<'_> {
         if status::mark_removed(&tree, &gone, &mut states) {
             state = state.max(status::VdevState::Degraded);
         }
-        let (label, devices) =
+        let (mut label, devices) =
             found.map_or_else(|| (config.clone(), BTreeMap::new()), |found| (found.config, found.devices));
+        if self.engine.is_read_only() {
+            // It is in use, although its labels are as its export left them.
+            label.state = pool_state::ACTIVE;
+        }
         let dsl = synced.dsl(rq).await?;
         let (wrapping, mut loaded) = load_keys(rq, &dsl, &options.keys).await?;
         loaded.extend(dsl.dirs().into_iter().filter_map(|dir| Some((dir.id, self.engine.keys.of(Some(dir))?))));

@@ -169,8 +169,13 @@ impl PoolQuery {
             PoolQuery::History(_) => drop(engine.sync().await),
             _ => {}
         }
-        let view = engine.synced().view(options).await.map_err(unopened)?;
-        self.run(&view, mounted, rows).await
+        match (engine.synced().view(options).await, self) {
+            (Ok(view), _) => self.run(&view, mounted, rows).await,
+            (Err(_), PoolQuery::PoolProperties(query)) if engine.devices().suspended_because().is_some() => {
+                query.run_suspended(engine, &mut rows).await
+            }
+            (Err(error), _) => Err(unopened(error)),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use super::{Row, Rows, unreadable};
 use crate::properties::pool_properties;
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
+use weir_engine::Engine;
 use weir_machine::Request;
 use weir_pool::Pool;
 use weir_pool::assemble::state;
@@ -65,7 +66,33 @@ impl PoolPropertiesQuery {
         }
         Ok(())
     }
+
+    /// Gives what is known of a suspended pool whose devices cannot be read: lists show it at all times.
+    ///
+    /// # Errors
+    /// If the caller has gone away.
+    pub(super) async fn run_suspended(&self, engine: &Engine, rows: &mut Rows) -> Result<(), Refusal> {
+        let guid = engine.shown().config.guid;
+        let known = [
+            ("name", Value::Text(engine.name())),
+            ("guid", Value::Number(guid)),
+            ("health", Value::Text(SUSPENDED.into())),
+        ];
+        let known = known.map(|(name, value)| PoolProperty { name: name.into(), value, origin: Origin::None });
+        let row = PoolPropertiesRow {
+            name: engine.name(),
+            guid,
+            health: SUSPENDED.into(),
+            exported: false,
+            txg: engine.txgs().last_synced().0,
+            properties: chosen(known.into(), self.properties.as_deref()),
+        };
+        rows.add(Row::PoolProperties(row)).await
+    }
 }
+
+/// Health of a pool whose writes are suspended.
+const SUSPENDED: &str = "SUSPENDED";
 
 /// The wanted properties in their order, or all. A user property that is not set is `-`.
 pub(super) fn chosen(all: Vec<PoolProperty>, wanted: Option<&[String]>) -> Vec<PoolProperty> {

@@ -32,9 +32,9 @@ pub struct ExportArgs {
     /// Export a pool even if clients use it
     #[arg(short)]
     force: bool,
-    /// Accepted, has no effect: a pool is closed with a last txg, a suspended one without
+    /// Export a suspended pool: what is only in memory is lost
     #[arg(short = 'F')]
-    _hard: bool,
+    hard: bool,
     #[command(flatten)]
     places: PoolDirs,
     /// Pools
@@ -120,7 +120,7 @@ pub fn export(call: &Call, args: &ExportArgs) -> Result<u8, Failure> {
         return Err(ExportArgs::misused("missing pool argument"));
     }
     for pool in pools {
-        let change = ProcessChange::Close { destroyed: false, force: args.force };
+        let change = ProcessChange::Close { destroyed: false, force: args.force, hard: args.hard };
         close(call, &args.places, &pool, &format!("cannot export '{pool}'"), change)?;
     }
     Ok(0)
@@ -133,7 +133,7 @@ pub fn destroy(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         [] => return Err(DestroyArgs::misused("missing pool argument")),
         _ => return Err(DestroyArgs::misused("too many arguments")),
     };
-    let change = ProcessChange::Close { destroyed: true, force: args.force };
+    let change = ProcessChange::Close { destroyed: true, force: args.force, hard: true };
     close(call, &args.places, pool, &format!("cannot destroy '{pool}'"), change)?;
     Ok(0)
 }

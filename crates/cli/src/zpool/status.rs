@@ -11,7 +11,7 @@ use super::unopened::UnopenedPool;
 use super::vdev_scripts::{self, DeviceKey, Scripts};
 use super::vdevs::{self, Style};
 use crate::args::CommandLine;
-use crate::call::{Call, outln};
+use crate::call::{Call, errln, outln};
 use crate::colors::Colors;
 use crate::failure::Failure;
 use crate::json;
@@ -114,6 +114,7 @@ fn report(
     let query = StatusQuery { damaged: args.verbose || is_json, dedup: args.dedup > 0 };
     let query = PoolQuery::Status(query);
     let mut found = reader.find(pools)?;
+    let is_none = found.is_empty();
     let mut objects = Map::new();
     let mut texts = Vec::new();
     let mut unopened = Vec::new();
@@ -156,7 +157,11 @@ fn report(
     } else if !texts.is_empty() {
         call.print(format_args!("{}", texts.join("\n")));
     } else if !found.has_failed() {
-        outln!(call, "{}", if args.unhealthy { "all pools are healthy" } else { "no pools available" });
+        match args.unhealthy && !is_none {
+            true => outln!(call, "all pools are healthy"),
+            // On standard error, as by OpenZFS: programs that look for healthy pools find none.
+            false => errln!(call, "no pools available"),
+        }
     }
     Ok(found.close(call))
 }

@@ -164,3 +164,21 @@ fn a_device_that_cannot_be_opened_hides_neither_its_pool_nor_others() {
     assert_eq!((site.device_state("d1"), site.device_state("d2")), ("ONLINE".into(), "absent".into()));
     site.ok("zfs create p/b");
 }
+
+#[test]
+fn a_suspended_pool_is_listed_and_exported_only_if_that_is_asked_for() {
+    let site = Site::new(1);
+    let _running = site.start();
+    site.ok("zpool create -O mountpoint=none p d0");
+    site.ok("zpool sync");
+    let disk = std::fs::File::options().write(true).open(site.path("d0")).unwrap();
+    disk.set_len(0).unwrap();
+    let mut waiting = site.command("zfs create p/a").spawn().unwrap();
+    site.wait_until("the pool is suspended", || site.ok("zpool list -Ho health p") == "SUSPENDED\n");
+    let why = site.fails("zpool export p");
+    assert!(why.contains("pool I/O is currently suspended") && why.contains("zpool export -F"), "{why}");
+    assert_eq!(site.ok("zpool list -Ho name,health"), "p\tSUSPENDED\n");
+    site.ok("zpool export -F p");
+    assert_eq!(site.ok("zpool list -H"), "");
+    waiting.wait().unwrap();
+}

@@ -208,7 +208,8 @@ fn a_pool_that_is_imported_readonly_is_served_and_not_changed() {
     site.ok(&import);
     assert_eq!(site.ok("zpool get -Ho value readonly tank"), "on\n");
     let status = site.ok("zpool status tank");
-    assert!(status.contains("state: ONLINE") && status.contains("/moved "), "{status}");
+    assert!(status.contains("state: ONLINE") && status.contains("/moved ") && !status.contains("exported"), "{status}");
+    assert_eq!(site.ok("zpool list -Ho health tank"), "ONLINE\n", "its labels say that it is exported");
     assert_eq!(site.ok("zfs list -Ho name -t all -r tank").lines().count(), 8);
     assert_eq!(site.nbd("tank/vol").read(0, 4096), [7; 4096]);
     assert_eq!(site.ok("zfs get -Ho value keystatus tank/secret"), "unavailable\n");
