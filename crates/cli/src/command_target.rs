@@ -8,7 +8,7 @@ use crate::options::PoolDirs;
 use crate::pools::search;
 use crate::remote::RemoteProcess;
 use crate::writable::{WritablePool, WriteIntent, refused};
-use weir_admin::{Action, Author, Command, Outcome, Refusal};
+use weir_admin::{Action, Author, Command, Outcome, Refusal, RefusalKind};
 use weir_format::znode::Timestamp;
 
 /// A pool for the commands of a user: open in this process, or in another process that carries commands out.
@@ -93,6 +93,7 @@ impl<'a> CommandTarget<'a> {
     /// If the pool cannot be reached. A refusal is not an error here.
     pub fn attempt(&self, action: Action) -> Result<Result<Outcome, Refusal>, Failure> {
         let changes = matches!(action, Action::Change(_) | Action::ChangeWithoutMounts(_) | Action::Pool(_));
+        let is_of_pool = matches!(action, Action::Process(_) | Action::Pool(_));
         let line = match &action {
             Action::Process(_) => self.call.line(),
             _ if changes => self.call.note(),
@@ -111,6 +112,12 @@ impl<'a> CommandTarget<'a> {
             }
             Place::There(remote) => admin::send(self.call, remote, &Command { pool: self.pool.clone(), line, action })?,
         };
+        if let Err(refusal) = &done
+            && is_of_pool
+            && refusal.kind == RefusalKind::OtherPool
+        {
+            return Err(Failure::failed(format!("cannot open '{}': {}", self.pool, refusal.why)));
+        }
         if changes && done.is_ok() {
             self.call.noted();
         }

@@ -8,6 +8,7 @@ use crate::command_target::now;
 use crate::failure::Failure;
 use crate::options::{Places, once};
 use crate::pools::{look, search};
+use crate::reading::PoolReader;
 use crate::secrets::{EncryptionArgs, KeyPrompt};
 use crate::size;
 use crate::users::chap_names;
@@ -93,6 +94,10 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
     }
     let name = words::<CreateArgs>(&args.words, 1..=1, "missing dataset name argument")?.remove(0);
     let doing = format!("cannot create '{name}'");
+    if args.parents && is_pool(call, args, &name)? {
+        // As OpenZFS: with -p, a dataset that exists is no error.
+        return Ok(0);
+    }
     let wrong = match name.as_str() {
         name if name.starts_with('/') => Some("leading slash in name"),
         name if name.contains('@') => {
@@ -126,6 +131,14 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         show(call, args, "create", &name, &lines);
     }
     Ok(0)
+}
+
+/// Whether there is a pool of this name.
+fn is_pool(call: &Call, args: &CreateArgs, name: &str) -> Result<bool, Failure> {
+    if name.contains(['/', '@', '#']) {
+        return Ok(false);
+    }
+    Ok(PoolReader::new(call, &args.places.dirs)?.names()?.iter().any(|pool| pool == name))
 }
 
 /// Prints the new dataset and its properties.

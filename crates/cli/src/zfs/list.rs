@@ -10,7 +10,7 @@ use clap::Parser;
 use serde_json::{Map, Value as Json};
 use std::cmp::Ordering;
 use weir_admin::DatasetRow;
-use weir_dsl::props::{Value, column_title, native_named};
+use weir_dsl::props::{Shape, Value, column_title, native_named};
 
 /// List datasets with properties.
 #[derive(Debug, Parser)]
@@ -98,7 +98,12 @@ fn sort_keys(args: &ListArgs) -> Result<Vec<(String, bool)>, Failure> {
 
 fn order(a: &DatasetRow, b: &DatasetRow, sort: &[(String, bool)]) -> Ordering {
     for (index, (_, descending)) in sort.iter().enumerate() {
-        let value = |row: &DatasetRow| row.sort_keys.get(index).cloned().flatten().map(|p| p.value);
+        let value = |row: &DatasetRow| {
+            let property = row.sort_keys.get(index)?.as_ref()?;
+            // As OpenZFS (`zfs_prop_is_string`): those with names for their values sort by these.
+            let is_named = native_named(&property.name).is_some_and(|native| matches!(native.shape, Shape::Index(_)));
+            Some(if is_named { Value::Text(property.text(true)) } else { property.value.clone() })
+        };
         // Datasets without the property come last in both orders.
         let ordering = match (value(a), value(b)) {
             (None, None) => Ordering::Equal,

@@ -36,7 +36,9 @@ fn text() -> String {
     let mut natives: Vec<&Native> = NATIVES.iter().collect();
     natives.sort_by_key(|native| native.prop.name());
     for native in natives {
-        let edits = matches!(native.rule, Rule::Inherit | Rule::Own) || native.prop == ZfsProp::VolSize;
+        let is_count = native.prop.name().ends_with("_count");
+        let is_settable = matches!(native.rule, Rule::Inherit | Rule::Own) && !is_count;
+        let edits = is_settable || native.prop == ZfsProp::VolSize;
         out += &line(native.prop.name(), edits, native.rule == Rule::Inherit, &values(native));
     }
     for (name, edits, values) in OTHERS {

@@ -5,6 +5,7 @@ use super::target::pool_of;
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
+use crate::locate;
 use crate::options::{JsonOptions, Places};
 use crate::reading::{PoolReader, refused};
 use clap::Args;
@@ -146,14 +147,24 @@ impl<'a> Selection<'a> {
         if self.names.is_empty() {
             by_pool = self.reader.names()?.into_iter().map(|name| (name, Vec::new())).collect();
         }
+        let mut out = FoundDatasets::default();
+        let mut named = Vec::new();
         for name in &self.names {
+            match self.by_path(name) {
+                Ok(dataset) => named.push(dataset.unwrap_or_else(|| name.clone())),
+                Err(failure) => {
+                    errln!(self.call, "{failure}");
+                    out.code = FAILED;
+                }
+            }
+        }
+        for name in &named {
             let pool = pool_of(name);
             match by_pool.iter_mut().find(|(known, _)| known == pool) {
                 Some((_, names)) => names.push(name.clone()),
                 None => by_pool.push((pool.to_owned(), vec![name.clone()])),
             }
         }
-        let mut out = FoundDatasets::default();
         for (pool, names) in by_pool {
             let is_named = !names.is_empty();
             match self.of_pool(&pool, DatasetsQuery { names, ..query.clone() }) {
@@ -176,6 +187,47 @@ impl<'a> Selection<'a> {
         out.datasets.sort_by(compare);
         out.datasets.dedup_by(|a, b| a.name == b.name);
         Ok(out)
+    }
+
+    /// The file system that a path belongs to, if the word is one: it begins with `/` or `./` (`zfs_path_to_zhandle`).
+    fn by_path(&self, word: &str) -> Result<Option<String>, Failure> {
+        if !["/", "./", "../"].iter().any(|front| word.starts_with(front)) {
+            return Ok(None);
+        }
+        let failed = |why: &str| Failure::failed(format!("cannot open '{word}': {why}"));
+        if !self.call.path(word).exists() {
+            return Err(failed("No such file or directory"));
+        }
+        let (top, rest) = locate::mounted(self.call, word).ok_or_else(|| failed("not a ZFS filesystem"))?;
+        // A mount contains also the file systems below that are mounted in their parents.
+        let mut below = vec![top.clone()];
+        for part in rest.split('/').filter(|part| !part.is_empty() && !part.contains(['@', '#'])) {
+            below.push(format!("{}/{part}", below.last().unwrap_or(&top)));
+        }
+        let query = DatasetsQuery {
+            names: below.clone(),
+            kinds: vec![DatasetKind::Filesystem],
+            depth: Some(0),
+            properties: Some(vec!["mounted".to_owned(), "mountpoint".to_owned()]),
+            ..self.query.clone()
+        };
+        let mut point = None;
+        let mut nearest = top.clone();
+        let mut take = |row| {
+            if let Row::Dataset(dataset) = row {
+                let text = |n: usize| dataset.properties.get(n).cloned().flatten().map(|property| property.text(true));
+                let is_mounted = text(0).as_deref() == Some("yes");
+                let at = text(1).unwrap_or_default();
+                let of_top: &String = point.get_or_insert_with(|| at.clone());
+                let inside = dataset.name.strip_prefix(&top).unwrap_or_default();
+                if is_mounted && at == format!("{}{inside}", of_top.trim_end_matches('/')) {
+                    nearest.clone_from(&dataset.name);
+                }
+            }
+        };
+        // If the pool cannot be read, that of the mount is named, and reading it says why.
+        let _read = self.reader.read(pool_of(&top), PoolQuery::Datasets(query), &mut take)?;
+        Ok(Some(nearest))
     }
 
     fn of_pool(&self, pool: &str, query: DatasetsQuery) -> Result<FoundDatasets, Failure> {

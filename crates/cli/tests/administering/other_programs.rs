@@ -100,3 +100,19 @@ fn a_resilver_is_started_in_pools_with_the_feature_alone() {
     lab.ok(&format!("zpool create -d old {}", disk.display()));
     assert!(lab.fails("zpool resilver old").contains("this action requires the resilver_defer feature"));
 }
+
+/// bzfs makes the ancestors of a dataset from the pool on; zfs_autobackup takes exit code 2 as an unknown option; monitors look for
+/// healthy pools.
+#[test]
+fn what_is_there_and_what_is_not_has_openzfs_exit_codes() {
+    let lab = Lab::new();
+    lab.ok("zfs create -p p");
+    assert!(lab.fails("zfs create p").contains("missing dataset name"));
+    lab.fails("zfs send -L none");
+    assert!(lab.fails("zfs send p").contains("weir sends snapshots"));
+    assert_eq!(lab.ok("zpool status -x"), "all pools are healthy\n");
+    lab.ok("zpool destroy p");
+    let out = lab.run("zpool status -x");
+    assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
+    assert_eq!(String::from_utf8_lossy(&out.stderr), "no pools available\n");
+}

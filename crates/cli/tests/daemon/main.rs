@@ -242,7 +242,7 @@ fn a_pool_is_busy_while_clients_use_it() {
     assert!(site.fails("zpool export tank").contains("pool is busy"));
     assert!(site.fails("zpool destroy tank").contains("pool is busy"));
     let error = site.fails("zfs destroy tank/volume");
-    assert!(error.contains("'tank/volume' is busy: clients use it") && error.contains("nbd 127.0.0.1"), "{error}");
+    assert!(error.contains("dataset is busy: clients use 'tank/volume'") && error.contains("nbd 127.0.0.1"), "{error}");
     drop(nbd);
     site.wait_until("the client is gone", || site.status("/protocols/nbd/clients") == serde_json::json!([]));
     let mut nfs = site.nfs();

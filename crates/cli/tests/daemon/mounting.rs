@@ -404,3 +404,64 @@ fn zdb_simulates_deduplication_and_shows_the_checkpoint() {
     assert!(zdb("-Pddd tank/a").contains("    Deadlist: 0 (0/0 comp)"));
     assert!(site.fails("zdb -e -p . tank/none").contains("tank/none"));
 }
+
+#[test]
+fn a_path_names_the_file_system_that_it_is_in() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create tank/a");
+    site.ok("zfs create tank/a/b");
+    site.ok(&format!("zfs create -o mountpoint={} tank/own", site.path("own").display()));
+    std::fs::create_dir(top.join("a/b/folder")).unwrap();
+    for (path, name) in [
+        (top.clone(), "tank"),
+        (top.join("a"), "tank/a"),
+        (top.join("a/b/folder"), "tank/a/b"),
+        (site.path("own"), "tank/own"),
+    ] {
+        assert_eq!(site.ok(&format!("zfs list -Ho name {}", path.display())), format!("{name}\n"));
+        assert_eq!(site.ok(&format!("zfs get -Ho value name {}", path.display())), format!("{name}\n"));
+    }
+    let outside = site.dir.path().display().to_string();
+    assert!(site.fails(&format!("zfs list {outside}")).contains("not a ZFS filesystem"));
+    assert!(site.fails(&format!("zfs list {outside}/none")).contains("No such file or directory"));
+}
+
+/// `mount -t zfs DATASET DIRECTORY` runs the helper.
+#[test]
+fn mount_8_mounts_file_systems_with_a_legacy_mount_point() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    site.ok("zfs create -o mountpoint=legacy tank/legacy");
+    site.ok("zfs create tank/usual");
+    assert!(site.fails("zfs mount tank/legacy").contains("mount -t zfs tank/legacy"));
+    let place = site.path("here");
+    std::fs::create_dir(&place).unwrap();
+    let helper = |dataset: &str, options: &str| {
+        let mut command = site.command("");
+        std::os::unix::process::CommandExt::arg0(&mut command, "mount.zfs");
+        let out = command.arg(dataset).arg(&place).args(["-o", options]).output().unwrap();
+        (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    assert_eq!(helper("tank/legacy", "rw,nosuid,_netdev"), (0, String::new()));
+    std::fs::write(place.join("file"), b"contents").unwrap();
+    assert!(site.mounted("tank/legacy"));
+    let (code, why) = helper("tank/legacy", "rw");
+    assert!(code == 16 && why.contains("already mounted"), "{code} {why}");
+    assert_eq!(site.ok(&format!("zfs list -Ho name {}", place.display())), "tank/legacy\n");
+    // Properties and names change, and the mount stays.
+    site.ok("zfs set atime=off tank/legacy");
+    site.ok("zfs rename tank/legacy tank/renamed");
+    site.ok("zfs set readonly=on tank/renamed");
+    assert!(std::fs::write(place.join("file"), b"other").is_err());
+    assert_eq!(std::fs::read(place.join("file")).unwrap(), b"contents");
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = table.lines().find(|line| line.contains(&place.display().to_string())).unwrap();
+    assert!(line.contains("nosuid") && line.contains(" fuse.weir "), "{line}");
+    let unmounted = Command::new("umount").arg(&place).status().unwrap();
+    assert!(unmounted.success() && !site.mounted("tank/renamed"));
+    assert_eq!(helper("tank/renamed", "ro").0, 0);
+    site.ok("zfs unmount tank/renamed");
+    let (code, why) = helper("tank/usual", "rw");
+    assert!(code == 32 && why.contains("is not 'legacy'"), "{code} {why}");
+    assert!(helper("tank/none", "rw").1.contains("dataset does not exist"));
+    assert!(top.join("usual").is_dir());
+}

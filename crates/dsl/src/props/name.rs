@@ -155,6 +155,13 @@ impl ZfsProp {
             "dnsize" => ZfsProp::DnodeSize,
             "redund_md" => ZfsProp::RedundantMetadata,
             "encroot" => ZfsProp::EncryptionRoot,
+            "resumetok" => ZfsProp::ReceiveResumeToken,
+            "rsnaps" => ZfsProp::RedactSnaps,
+            "volthread" => ZfsProp::VolThreading,
+            "fscount" => ZfsProp::FilesystemCount,
+            "sscount" => ZfsProp::SnapshotCount,
+            "fslimit" => ZfsProp::FilesystemLimit,
+            "sslimit" => ZfsProp::SnapshotLimit,
             full => return ZfsProp::of_name(full),
         })
     }

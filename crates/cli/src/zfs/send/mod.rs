@@ -168,9 +168,6 @@ impl SendArgs {
         if self.skip_missing && !self.replicate {
             return Err(SendArgs::misused("skip-missing flag can only be used in conjunction with replicate"));
         }
-        if !to.contains('@') {
-            return Err(SendArgs::misused("argument must be a snapshot"));
-        }
         if self.from.len() + self.all_from.len() > 1 {
             return Err(SendArgs::misused("-i and -I name one snapshot, once"));
         }
@@ -204,6 +201,11 @@ pub fn run(call: &Call, args: &SendArgs) -> Result<u8, Failure> {
     let mut options = OpenOptions::new(search(call, &args.places.dirs)?, &pool);
     options.keys = keys_of(call, &options.search, &args.places.keys)?;
     let seen = look(call, &options)?;
+    if !to.contains('@') {
+        // Programs take exit code 2 as an unknown option.
+        let why = "weir sends snapshots, and not what datasets have now: 'zfs snapshot' makes one";
+        return Err(Failure::failed(format!("cannot send '{to}': {why}")));
+    }
     call.begin();
     let machine = call.machine()?;
     let rq = Request::internal("send");
