@@ -259,7 +259,7 @@ mod tests {
     fn usages_begin_with_the_program() {
         fn walk(command: &mut Command) {
             let text = usage(command);
-            let programs = ["weir", "zpool", "zfs", "zdb", "zstream", "arcstat"];
+            let programs = ["weir", "zpool", "zfs", "zdb", "zstream", "arcstat", "mount.zfs"];
             let begins = programs.iter().any(|program| text.starts_with(&format!("usage: {program} ")));
             assert!(begins || text == "usage: weir" || command.get_name() == "help", "{}: {text}", command.get_name());
             command.get_subcommands_mut().for_each(walk);
