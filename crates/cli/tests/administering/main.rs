@@ -181,7 +181,7 @@ fn a_server_does_what_administrators_ask() {
     lab.ok("zfs rename p/c p/d");
     lab.ok("zfs set compression=zstd recordsize=1M p/d");
     lab.ok("zfs hold keep p@one");
-    assert!(lab.fails("zfs destroy p@one").contains("dataset is busy"));
+    assert!(lab.fails("zfs destroy p@one").contains("being held"));
     assert!(lab.ok("zfs holds -H p@one").contains("keep"));
     lab.ok("zfs release keep p@one");
     lab.ok("zfs bookmark p@one p#mark");

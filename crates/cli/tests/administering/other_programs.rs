@@ -116,3 +116,19 @@ fn what_is_there_and_what_is_not_has_openzfs_exit_codes() {
     assert!(out.status.success() && out.stdout.is_empty(), "{out:?}");
     assert_eq!(String::from_utf8_lossy(&out.stderr), "no pools available\n");
 }
+
+/// Ansible and Proxmox VE set several limits at once.
+#[test]
+fn limits_that_are_set_together_are_checked_as_they_will_be() {
+    let lab = Lab::new();
+    lab.ok("zfs create -o quota=30M -o reservation=20M -o refquota=30M -o refreservation=20M p/a");
+    lab.ok("zfs set quota=10M reservation=5M refreservation=5M p/a");
+    lab.ok("zfs set refreservation=4M refquota=8M p/a");
+    lab.ok("zfs set reservation=40M quota=50M p/a");
+    assert!(
+        lab.fails("zfs set quota=10M reservation=20M p/a").contains("size is less than current used or reserved space")
+    );
+    assert!(lab.fails("zfs set quota=10M p/a").contains("size is less than current used or reserved space"));
+    assert_eq!(lab.ok("zfs get -Hpo value quota,reservation p/a"), format!("{}\n{}\n", 50 << 20, 40 << 20));
+    lab.check();
+}

@@ -169,15 +169,25 @@ pub async fn check_property(
     property: &str,
     setting: &Setting,
 ) -> Result<(), DslError> {
+    check_but_limits(cx, name, property, setting).await?;
+    let Some(limit) = ZfsProp::of_name(property).filter(|prop| prop.is_space_limit()) else { return Ok(()) };
+    let found = names::find(cx, name).await?;
+    check_limit(cx, &found, limit, setting).await
+}
+
+/// Checks a setting; of a limit of space, not whether it fits what is there.
+async fn check_but_limits(
+    cx: &mut DslSyncContext<'_>,
+    name: &str,
+    property: &str,
+    setting: &Setting,
+) -> Result<(), DslError> {
     let found = names::find(cx, name).await?;
     check_form(name, property, setting, found.phys.is_snapshot())?;
     if let Setting::Set(value) | Setting::Received(value) = setting {
         check_feature(cx, name, property, value).await?;
     }
     let Some(prop) = ZfsProp::of_name(property) else { return Ok(()) };
-    if prop.is_space_limit() {
-        check_limit(cx, &found, prop, setting).await?;
-    }
     if matches!(prop, ZfsProp::FilesystemLimit | ZfsProp::SnapshotLimit)
         && !features::is_enabled(cx, Feature::FILESYSTEM_LIMITS).await?
     {
@@ -309,27 +319,31 @@ pub async fn set_properties(
     name: &str,
     settings: &[(String, Setting)],
 ) -> Result<(), DslError> {
+    let is_limit = |property: &str| ZfsProp::of_name(property).is_some_and(ZfsProp::is_space_limit);
+    let are_together = settings.iter().filter(|(property, _)| is_limit(property)).count() > 1;
     for (property, setting) in settings {
-        check_property(cx, name, property, setting).await?;
+        match are_together && is_limit(property) {
+            true => check_but_limits(cx, name, property, setting).await?,
+            false => check_property(cx, name, property, setting).await?,
+        }
     }
-    check_together(cx, name, settings).await?;
+    if are_together {
+        check_together(cx, name, settings).await?;
+    }
     for (property, setting) in settings {
         set_checked(cx, name, property, setting).await?;
     }
     Ok(())
 }
 
-/// Checks that limits which are set together fit each other.
+/// Checks that limits which are set together fit each other and what is there, as they will be: in whatever order they are given
+/// (`zfs_set_prop_nvlist` tries twice).
 async fn check_together(
     cx: &mut DslSyncContext<'_>,
     name: &str,
     settings: &[(String, Setting)],
 ) -> Result<(), DslError> {
     const LIMITS: [ZfsProp; 4] = [ZfsProp::Quota, ZfsProp::Reservation, ZfsProp::RefQuota, ZfsProp::RefReservation];
-    let is_limit = |property: &str| ZfsProp::of_name(property).is_some_and(ZfsProp::is_space_limit);
-    if settings.iter().filter(|(property, _)| is_limit(property)).count() < 2 {
-        return Ok(());
-    }
     let found = names::find(cx, name).await?;
     let dir = &found.at.dir;
     let phys = &found.phys;
