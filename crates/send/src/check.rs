@@ -25,7 +25,7 @@ const MAX_LEVELS: u32 = 8;
 /// Log2 of the sizes of indirect blocks (`DN_MIN_INDBLKSHIFT`, before 2012 10; `DN_MAX_INDBLKSHIFT`).
 const INDIRECT: std::ops::RangeInclusive<u8> = 10..=17;
 /// Offsets from here on are not those of a file or volume.
-const MAX_OFFSET: u64 = i64::MAX as u64;
+const MAX_OFFSET: u64 = 1 << 63;
 /// Feature flags of streams that can be received.
 pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::EMBED_DATA
@@ -316,6 +316,14 @@ mod tests {
             to_name: b"p@s".to_vec(),
             payload_len: 0,
         }
+    }
+
+    /// A file may have 2^63 - 1 bytes: its last block ends there or a byte later.
+    #[test]
+    fn ranges_end_at_the_greatest_size_of_a_file() {
+        let block = 128 << 10;
+        assert!(range((1 << 63) - block, block).is_ok() && range(0, 1 << 63).is_ok());
+        assert!(range((1 << 63) - block, block + 1).is_err() && range(u64::MAX, 2).is_err());
     }
 
     fn object() -> ObjectRecord {
