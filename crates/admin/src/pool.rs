@@ -271,10 +271,6 @@ impl ProcessChange {
                 host.go_on_scrubbing();
                 Ok(author.record(host.engine())?)
             }
-            ProcessChange::Close { force: false, .. } if host.is_used() => {
-                let why = "pool is busy: clients use it (-f ends that)";
-                Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
-            }
             ProcessChange::Close { destroyed: false, hard: false, .. }
                 if host.engine().devices().suspended_because().is_some() =>
             {
@@ -282,11 +278,15 @@ impl ProcessChange {
                            'zpool export -F' closes it, and loses what is only in memory";
                 Err(Refusal::new(RefusalKind::Pool, why))
             }
+            ProcessChange::Close { destroyed, force: false, hard } if (destroyed || !hard) && host.is_used() => {
+                let why = "pool is busy: clients use it (-f ends that)";
+                Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
+            }
             ProcessChange::Close { destroyed, force, hard } => {
                 let gives_up = hard && !destroyed && host.engine().devices().suspended_because().is_some();
                 // A mount may be in use without an open file, as a working directory.
                 let (name, change) = (host.engine().name(), MountChange::Forbidden);
-                let effect = MountEffect { name, recursive: true, change, force };
+                let effect = MountEffect { name, recursive: true, change, force: force || gives_up };
                 let suspended = host.prepare_mounts(&effect, false).await?;
                 // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
                 let _recorded = author.record(host.engine());

@@ -125,17 +125,11 @@ pub fn run(call: &Call, args: &WhereArgs) -> Result<u8, Failure> {
     })
 }
 
-/// The dataset of the mount that a file is on, and its path below the mount point; `None` if no mount of weir has it. The path is
-/// not looked up: the mount may be one of this process.
-pub fn mounted(call: &Call, file: &str) -> Option<(String, String)> {
+/// The dataset and path of a file on a mount. The path is not looked up: the mount may be one of this process.
+fn on_mount(call: &Call, file: &str) -> Result<(String, String), Failure> {
     let path = lexical(&call.path(file));
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mount_of(&table, &path)
-}
-
-/// The dataset and path of a file on a mount.
-fn on_mount(call: &Call, file: &str) -> Result<(String, String), Failure> {
-    let found = mounted(call, file);
+    let found = mount_of(&table, &path);
     let why = || {
         format!("'{file}' is not on a mount of weir; give the dataset and the path in it: weir where POOL/DATASET PATH")
     };

@@ -235,10 +235,10 @@ impl Mounts {
         request: MountRequest,
     ) -> Result<bool, MountError> {
         let path = mount_point(shares)?;
-        self.mount_in(front, machine, shares, path, request)
+        self.mount_in(front, machine, shares, path, request, false)
     }
 
-    /// The same, at a directory, whatever its mount point is.
+    /// The same, at a directory, whatever its mount point is; with `own`, always by a mount of its own.
     ///
     /// # Errors
     /// As [`Mounts::mount`].
@@ -249,6 +249,7 @@ impl Mounts {
         shares: &DatasetShares,
         path: PathBuf,
         request: MountRequest,
+        own: bool,
     ) -> Result<bool, MountError> {
         self.forget_ended();
         if self.0.lock().by_id.contains_key(&shares.id) {
@@ -262,13 +263,13 @@ impl Mounts {
             self.0.lock().shown.insert(shares.id);
         }
         has_key?;
-        // The directory of the parent that carries it would go.
-        if let Some(below) = self.0.lock().own_below(&path).filter(|_| parent.is_some()) {
+        // The directory that carries it would go, or be hidden.
+        if let Some(below) = self.0.lock().own_below(&path).filter(|_| parent.is_some() || own) {
             let why = format!("'{}' is mounted below '{}': unmount it first", below.dataset, path.display());
             return Err(MountError::Other(why));
         }
         let as_parent = |parent: MountAllows| options::is_alike(parent, allows);
-        let made = match parent.is_some_and(as_parent) && !request.read_only {
+        let made = match parent.is_some_and(as_parent) && !request.read_only && !own {
             true => Ok(Place::InParent),
             false => self.mount_at(front, machine, shares, &path, request, allows).map(Place::Own),
         };

@@ -281,6 +281,13 @@ impl Exports {
         self.apply();
     }
 
+    /// Shares a file system that was just mounted, as its properties say; with `read_only`, clients of NFS and SMB change nothing
+    /// either.
+    pub fn share_mounted(&self, id: u64, read_only: bool) {
+        self.shares.set_mounted(id, read_only);
+        self.apply();
+    }
+
     /// Shares the datasets at and below `top` as their properties say, also where `zfs unshare` ended it: their sharing was set. The
     /// next renewal applies it.
     pub fn share_again(&self, top: &str) {

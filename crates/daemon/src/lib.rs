@@ -37,7 +37,7 @@ pub use weir_nbd::Tls;
 /// The FUSE front end, for programs that mount.
 pub mod fuse {
     pub use weir_fuse::{
-        CachedNames, ChangedOptions, FuseError, MountOptions, Mounted, Remounter, Unmounter, mount, mount_file_system,
-        unmount_stale, unmount_stale_at,
+        CachedNames, ChangedOptions, DATASET_XATTR, FuseError, MountOptions, Mounted, Remounter, Unmounter, mount,
+        mount_file_system, unmount_stale, unmount_stale_at,
     };
 }

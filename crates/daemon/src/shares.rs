@@ -68,6 +68,8 @@ struct State {
     names: Names,
     /// Datasets that `zfs share` (true) and `zfs unshare` (false) named, by ID.
     overrides: BTreeMap<u64, bool>,
+    /// IDs of file systems that are mounted with the option `ro`.
+    mounted_read_only: BTreeSet<u64>,
     /// Lines about datasets that are not shared as they say, which were logged.
     logged: BTreeSet<String>,
 }
@@ -97,6 +99,17 @@ impl Shares {
     /// until the process ends.
     pub fn set_override(&self, id: u64, is_shared: bool) {
         self.state().overrides.insert(id, is_shared);
+    }
+
+    /// Shares a file system that was just mounted; its clients change nothing if the mount forbids changes.
+    pub(crate) fn set_mounted(&self, id: u64, read_only: bool) {
+        let mut state = self.state();
+        state.overrides.insert(id, true);
+        match read_only {
+            true => state.mounted_read_only.insert(id),
+            false => state.mounted_read_only.remove(&id),
+        };
+        debug_assert_eq!(state.mounted_read_only.contains(&id), read_only);
     }
 
     /// Forgets which datasets at and below `top` are not shared although their properties say so.
@@ -134,6 +147,7 @@ impl Shares {
         let present: BTreeSet<u64> = state.datasets.values().map(|shares| shares.id).collect();
         if state.sharing == Sharing::ByProperties {
             state.overrides.retain(|id, _| present.contains(id));
+            state.mounted_read_only.retain(|id| present.contains(id));
         }
         let names: BTreeSet<String> =
             state.datasets.values().flat_map(DatasetShares::host_names).map(str::to_owned).collect();
@@ -173,7 +187,7 @@ impl Shares {
         let mut state = self.state();
         files.apply(
             &state.sharing,
-            state.datasets.values().map(|shares| (shares, state.is_mounted(shares))),
+            state.datasets.values().map(|shares| (shares, state.is_mounted(shares), state.is_readonly(shares))),
             &state.names,
         );
         let volumes = state.volumes();
@@ -227,6 +241,11 @@ impl State {
         }
     }
 
+    /// Whether clients may not change a file system: by its property, or as it is mounted.
+    fn is_readonly(&self, shares: &DatasetShares) -> bool {
+        shares.is_readonly || self.mounted_read_only.contains(&shares.id)
+    }
+
     fn volumes(&self) -> Vec<SharedVolume> {
         let is_shared = |shares: &&DatasetShares| {
             let is_wanted = self.overrides.get(&shares.id).copied().unwrap_or(true);
@@ -247,7 +266,7 @@ impl State {
         let is_shared = |shares: &&DatasetShares| shares.kind == DatasetKind::Filesystem && self.is_mounted(shares);
         let file_system = |shares: &DatasetShares| SharedFileSystem {
             dataset: shares.dataset.clone(),
-            is_readonly: shares.is_readonly,
+            is_readonly: self.is_readonly(shares),
             smb: shares.smb.clone(),
         };
         self.datasets.values().filter(is_shared).map(file_system).collect()

@@ -12,6 +12,7 @@ use crate::changes::Create;
 use crate::inner::{Entry, Inner, reply_xattr};
 use crate::locks::KernelLock;
 use crate::operation::{opened_cred, reply_entry};
+use crate::xattrs;
 use crate::{access, convert, flags};
 use bytes::Bytes;
 use fuser::{
@@ -301,13 +302,13 @@ impl Filesystem for FuseOps {
         let cred = self.xattr_cred(from, name);
         let name = name.as_bytes().to_vec();
         self.run(from, Operation::GetXattr, move |inner, rq| async move {
-            reply_xattr(reply, size, inner.xattr(&rq, &cred, number, &name).await);
+            reply_xattr(reply, size, xattrs::value(&inner, &rq, &cred, number, &name).await);
         });
     }
 
     fn listxattr(&self, from: &KernelRequest, number: INodeNo, size: u32, reply: ReplyXattr) {
         self.run(from, Operation::ListXattr, move |inner, rq| async move {
-            reply_xattr(reply, size, inner.xattr_names(&rq, number).await);
+            reply_xattr(reply, size, xattrs::names(&inner, &rq, number).await);
         });
     }
 

@@ -8,7 +8,6 @@ use crate::invalidations::Invalidations;
 use crate::lookups::Lookups;
 use crate::name_cache::{LONG_TTL, NameCache, SHORT_TTL};
 use crate::open_counts::OpenCounts;
-use crate::spelling;
 use fuser::{
     Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyStatfs,
     ReplyXattr,
@@ -19,9 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use weir_files::tree::{Hold, Node, Tree, TreeEntry, directory_for};
-use weir_files::{
-    Acl, Attributes, Cred, DirName, FileError, FileFlags, FileKind, HoldKind, RenameMode, Seek, acl_xdr, masks,
-};
+use weir_files::{Attributes, Cred, DirName, FileError, FileKind, HoldKind, RenameMode, Seek, masks};
 use weir_machine::lock::{Mutex, order};
 use weir_machine::{Client, Protocol, Request};
 
@@ -478,43 +475,6 @@ impl Inner {
     /// Inode number of a listed entry; other file systems are not entered for a listing.
     fn listed_number(&self, dir: Node, entry: &TreeEntry) -> u64 {
         if entry.node.branch == dir.branch { self.number(entry.node).unwrap_or(UNKNOWN) } else { UNKNOWN }
-    }
-
-    pub(crate) async fn xattr(
-        &self,
-        rq: &Request,
-        cred: &Cred,
-        number: INodeNo,
-        name: &[u8],
-    ) -> Result<bytes::Bytes, Errno> {
-        let node = self.node(number)?;
-        if let Some(wanted) = spelling::wanted(self, name) {
-            return spelling::find(self, rq, cred, node, wanted).await;
-        }
-        self.permissions().require_xattr(rq, cred, node, name).await?;
-        if name == acl_xdr::NAME {
-            return Ok(acl_xdr::encode(&self.acl(rq, node).await?).into());
-        }
-        self.tree.xattr(rq, node, name).await.map_err(|e| report_of_file(rq, &e))?.ok_or(Errno::NO_XATTR)
-    }
-
-    /// The ACL of a file, or of the mode of a synthetic directory.
-    async fn acl(&self, rq: &Request, node: Node) -> Result<Acl, Errno> {
-        match self.tree.acl(rq, node).await.map_err(|e| report_of_file(rq, &e))? {
-            Some(acl) => Ok(acl),
-            None => Ok(Acl::from_mode(self.tree.attributes(rq, node).await.map_err(|e| report_of_file(rq, &e))?.mode)),
-        }
-    }
-
-    /// Names of the extended attributes. The ACL is among them if it is not equivalent to the mode.
-    pub(crate) async fn xattr_names(&self, rq: &Request, number: INodeNo) -> Result<Vec<u8>, Errno> {
-        let node = self.node(number)?;
-        let mut names = self.tree.xattr_names(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
-        let attributes = self.tree.attributes(rq, node).await.map_err(|e| report_of_file(rq, &e))?;
-        if !node.is_synthetic() && !attributes.flags.has(FileFlags::ACL_TRIVIAL) && !self.acl(rq, node).await?.trivial {
-            names.push(acl_xdr::NAME.to_vec());
-        }
-        Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 
     pub(crate) async fn seek(&self, rq: &Request, number: INodeNo, offset: i64, whence: i32) -> Result<i64, Errno> {

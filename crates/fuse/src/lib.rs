@@ -66,6 +66,7 @@ mod open_counts;
 mod operation;
 mod spelling;
 mod stale;
+mod xattrs;
 
 pub use callers::Clients;
 pub use mount::{
@@ -73,3 +74,4 @@ pub use mount::{
     mount_file_system_for_server, mount_for_server,
 };
 pub use stale::{unmount_stale, unmount_stale_at};
+pub use xattrs::DATASET_XATTR;

@@ -374,9 +374,21 @@ impl Unmounter {
             Err(Errno::BUSY) => Err(FuseError::Busy),
             // The mount of a user who is not root.
             Err(Errno::PERM) => self.unmount_by_helper(&["-u"]).map(|()| false),
-            // Already unmounted.
-            Err(Errno::INVAL) => Ok(false),
-            Err(errno) => Err(FuseError::NotUnmounted { why: errno.to_string() }),
+            Err(errno) => self.gone_or(errno).map(|()| false),
+        }
+    }
+
+    /// After an error of unmounting: whether the mount is gone already. The path of one that another mount above it hides leads
+    /// elsewhere, where nothing is mounted.
+    fn gone_or(&self, errno: rustix::io::Errno) -> Result<(), FuseError> {
+        use rustix::io::Errno;
+        match (errno, device::is_mount_point(&self.path)) {
+            (Errno::INVAL, false) => Ok(()),
+            (Errno::INVAL | Errno::NOENT, true) => {
+                let why = "a mount at a directory above hides it: unmount that one first".to_owned();
+                Err(FuseError::NotUnmounted { why })
+            }
+            _ => Err(FuseError::NotUnmounted { why: errno.to_string() }),
         }
     }
 
@@ -396,9 +408,7 @@ impl Unmounter {
                 Ok(true)
             }
             Err(Errno::PERM) => self.unmount_by_helper(&["-u", "-z"]).map(|()| true),
-            // Already unmounted.
-            Err(Errno::INVAL) => Ok(false),
-            Err(errno) => Err(failed(errno)),
+            Err(errno) => self.gone_or(errno).map(|()| false),
         }
     }
 

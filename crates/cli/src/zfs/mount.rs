@@ -121,7 +121,7 @@ impl Target {
     pub fn mount_at(&self, shares: &DatasetShares, place: &Path, request: MountRequest) -> Result<bool, MountError> {
         let request = MountRequest { overlay: true, ..request };
         let machine = &self.served_pool.machine;
-        self.served_pool.mounts.mount_in(&self.front, machine, shares, place.to_path_buf(), request)
+        self.served_pool.mounts.mount_in(&self.front, machine, shares, place.to_path_buf(), request, true)
     }
 
     /// The file system of this name.
@@ -327,7 +327,7 @@ fn mount_all(call: &Call, pools: &[Arc<ServedPool>], args: &MountArgs, request: 
         let Some(front) = served_pool.front() else { continue };
         match served_pool.mounts.mount(&front, &served_pool.machine, &shares, request) {
             Ok(true) => {
-                front.share_one(shares.id, true);
+                front.share_mounted(shares.id, request.read_only);
                 if args.verbose {
                     outln!(call, "mounted {}", shares.dataset);
                 }
@@ -361,7 +361,7 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
             // Mounting all skips what is mounted, and goes on after a failure.
             match mounts.mount(&target.front, &target.served_pool.machine, shares, request) {
                 Ok(true) => {
-                    target.front.share_one(shares.id, true);
+                    target.front.share_mounted(shares.id, request.read_only);
                     if args.verbose {
                         outln!(call, "mounted {}", shares.dataset);
                     }

@@ -134,14 +134,20 @@ pub fn run(call: &Call, args: &MountHelperArgs) -> Result<u8, Failure> {
         failure
     };
     let place = call.path(directory);
-    if !place.is_dir() {
-        return Err(ended(FAILED, &"the directory does not exist"));
+    if dataset.contains('@') {
+        return Err(ended(FAILED, &"snapshots are not mounted: they are in .zfs/snapshot of their file system"));
+    }
+    match std::fs::metadata(&place) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Err(ended(FAILED, &"it is not a directory")),
+        Err(error) => return Err(ended(FAILED, &error)),
     }
     with_pool(call, &args.places, dataset, &doing, |target| {
         let shares = target.file_system(dataset, &doing)?;
         match &shares.mount {
             MountRule::Legacy => {}
             _ if is_for_any => {}
+            MountRule::Never(why) => return Err(ended(FAILED, &format!("its property says {why}"))),
             _ => {
                 let how = format!("use 'zfs set mountpoint=legacy' or 'zfs mount {dataset}'");
                 return Err(ended(FAILED, &format!("its property 'mountpoint' is not 'legacy'\n{how}")));

@@ -5,7 +5,6 @@ use super::target::pool_of;
 use crate::args::CommandLine;
 use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
-use crate::locate;
 use crate::options::{JsonOptions, Places};
 use crate::reading::{PoolReader, refused};
 use clap::Args;
@@ -14,6 +13,7 @@ use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::path::Path;
 use weir_admin::{AccountProperty, DatasetRow, DatasetsQuery, PoolQuery, Row};
+use weir_daemon::fuse::DATASET_XATTR;
 use weir_dsl::props::{DatasetKind, Property, Value};
 
 /// Datasets to show: where to look for pools, which types, and to which depth.
@@ -34,6 +34,8 @@ pub enum UsualTypes {
     All,
 }
 
+/// Maximum length of the name of a dataset or snapshot, in bytes (`ZFS_MAX_DATASET_NAME_LEN`).
+const MAX_NAME_BYTES: usize = 256;
 const ALL_KINDS: [DatasetKind; 4] =
     [DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::Bookmark];
 
@@ -189,7 +191,7 @@ impl<'a> Selection<'a> {
         Ok(out)
     }
 
-    /// The file system that a path belongs to, if the word is one: it begins with `/` or `./` (`zfs_path_to_zhandle`).
+    /// The file system that a path belongs to, as its mount says, if the word is one: it begins with `/` or `./` (`zfs_path_to_zhandle`).
     fn by_path(&self, word: &str) -> Result<Option<String>, Failure> {
         if !["/", "./", "../"].iter().any(|front| word.starts_with(front)) {
             return Ok(None);
@@ -198,36 +200,12 @@ impl<'a> Selection<'a> {
         if !self.call.path(word).exists() {
             return Err(failed("No such file or directory"));
         }
-        let (top, rest) = locate::mounted(self.call, word).ok_or_else(|| failed("not a ZFS filesystem"))?;
-        // A mount contains also the file systems below that are mounted in their parents.
-        let mut below = vec![top.clone()];
-        for part in rest.split('/').filter(|part| !part.is_empty() && !part.contains(['@', '#'])) {
-            below.push(format!("{}/{part}", below.last().unwrap_or(&top)));
-        }
-        let query = DatasetsQuery {
-            names: below.clone(),
-            kinds: vec![DatasetKind::Filesystem],
-            depth: Some(0),
-            properties: Some(vec!["mounted".to_owned(), "mountpoint".to_owned()]),
-            ..self.query.clone()
-        };
-        let mut point = None;
-        let mut nearest = top.clone();
-        let mut take = |row| {
-            if let Row::Dataset(dataset) = row {
-                let text = |n: usize| dataset.properties.get(n).cloned().flatten().map(|property| property.text(true));
-                let is_mounted = text(0).as_deref() == Some("yes");
-                let at = text(1).unwrap_or_default();
-                let of_top: &String = point.get_or_insert_with(|| at.clone());
-                let inside = dataset.name.strip_prefix(&top).unwrap_or_default();
-                if is_mounted && at == format!("{}{inside}", of_top.trim_end_matches('/')) {
-                    nearest.clone_from(&dataset.name);
-                }
-            }
-        };
-        // If the pool cannot be read, that of the mount is named, and reading it says why.
-        let _read = self.reader.read(pool_of(&top), PoolQuery::Datasets(query), &mut take)?;
-        Ok(Some(nearest))
+        let mut name = vec![0; MAX_NAME_BYTES];
+        let read = rustix::fs::getxattr(self.call.path(word), DATASET_XATTR, &mut name);
+        let length = read.map_err(|_| failed("not a ZFS filesystem"))?;
+        name.truncate(length);
+        let name = String::from_utf8_lossy(&name).into_owned();
+        Ok(Some(name.split('@').next().unwrap_or_default().to_owned()))
     }
 
     fn of_pool(&self, pool: &str, query: DatasetsQuery) -> Result<FoundDatasets, Failure> {

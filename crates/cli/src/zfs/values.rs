@@ -63,15 +63,17 @@ pub fn parse_new(text: &str, kind: DatasetKind) -> Result<Setting, String> {
     parse_first(text, kind, When::Creation)
 }
 
-/// Parses `NAME=VALUE` for a clone, which has from its origin what is fixed at creation. What concerns encryption is refused later.
+/// Parses `NAME=VALUE` for a clone, which has from its origin what is fixed at creation. What concerns encryption and the version is
+/// refused later, with its own reason.
 ///
 /// # Errors
 /// Errors of [`parse_new`].
 pub fn parse_cloned(text: &str, kind: DatasetKind) -> Result<Setting, String> {
-    let of_key = [ZfsProp::Encryption, ZfsProp::KeyFormat, ZfsProp::KeyLocation, ZfsProp::Pbkdf2Iters];
+    use ZfsProp::{Encryption, KeyFormat, KeyLocation, Pbkdf2Iters, Version};
     let name = text.split('=').next().unwrap_or_default();
-    let concerns_key = ZfsProp::named(name).is_some_and(|prop| of_key.contains(&prop));
-    parse_first(text, kind, if concerns_key { When::Creation } else { When::Later })
+    let later = [Encryption, KeyFormat, KeyLocation, Pbkdf2Iters, Version];
+    let is_for_later = ZfsProp::named(name).is_some_and(|prop| later.contains(&prop));
+    parse_first(text, kind, if is_for_later { When::Creation } else { When::Later })
 }
 
 /// Parses `NAME=VALUE` for a dataset that does not exist yet.

@@ -21,7 +21,9 @@ const SECTOR_BYTES: usize = 512;
 /// Bits of the value of the property `compression` that are the number of the compression; a level is above them.
 const KIND_BITS: u32 = 7;
 
-/// Write a send stream from standard input to standard output with its blocks compressed in another way.
+/// Compress the blocks of a send stream in another way.
+///
+/// Reads the stream from standard input and writes it to standard output.
 #[derive(Debug, Parser)]
 #[command(name = "zstream recompress", override_usage = "zstream recompress [-l LEVEL] COMPRESSION")]
 pub(super) struct RecompressArgs {

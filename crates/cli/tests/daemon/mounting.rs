@@ -453,6 +453,8 @@ fn mount_8_mounts_file_systems_with_a_legacy_mount_point() {
     site.ok("zfs set readonly=on tank/renamed");
     assert!(std::fs::write(place.join("file"), b"other").is_err());
     assert_eq!(std::fs::read(place.join("file")).unwrap(), b"contents");
+    let at_place = format!("zfs list -Ho name {}", place.display());
+    assert_eq!(site.ok(&at_place), "tank/renamed\n", "the mount's source is the former name");
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(&place.display().to_string())).unwrap();
     assert!(line.contains("nosuid") && line.contains(" fuse.weir "), "{line}");
@@ -463,5 +465,63 @@ fn mount_8_mounts_file_systems_with_a_legacy_mount_point() {
     let (code, why) = helper("tank/usual", "rw");
     assert!(code == 32 && why.contains("is not 'legacy'"), "{code} {why}");
     assert!(helper("tank/none", "rw").1.contains("dataset does not exist"));
-    assert!(top.join("usual").is_dir());
+    assert!(helper("tank/usual@s", "rw").1.contains(".zfs/snapshot"));
+    // Where another mount would be hidden, and could not be ended any more.
+    site.ok(&format!("zfs create -o mountpoint={} tank/below", place.join("below").display()));
+    let (code, why) = helper("tank/renamed", "rw");
+    assert!(code == 32 && why.contains("'tank/below' is mounted below"), "{code} {why}");
+    site.ok("zfs destroy tank/below");
+    // A child has a mount of its own in that of its parent.
+    site.ok("zfs set readonly=off tank/renamed");
+    site.ok("zfs create -o mountpoint=legacy tank/renamed/child");
+    assert_eq!(helper("tank/renamed", "rw").0, 0);
+    let child = place.join("child");
+    std::fs::create_dir(&child).unwrap();
+    let mut command = site.command("");
+    std::os::unix::process::CommandExt::arg0(&mut command, "mount.zfs");
+    assert!(command.arg("tank/renamed/child").arg(&child).status().unwrap().success());
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(table.contains(&format!(" {} fuse.weir ", child.display())), "{table}");
+    std::fs::write(child.join("file"), b"of the child").unwrap();
+    assert_eq!(site.ok(&format!("zfs list -Ho name {}", child.display())), "tank/renamed/child\n");
+    site.ok("zfs unmount -a");
+    assert!(child.join("file").exists(), "as OpenZFS: not those that mount(8) made");
+    for mounted in [&child, &place] {
+        assert!(Command::new("umount").arg(mounted).status().unwrap().success());
+    }
+    // The mount of one with a share forbids changes to its clients, too.
+    site.ok("zfs create -o sharenfs=on tank/shared");
+    site.ok("zfs unmount tank/shared");
+    site.ok("zfs mount -o ro tank/shared");
+    let path = top.join("shared");
+    let mut nfs = site.nfs();
+    let root = nfs.mount(path.to_str().unwrap()).unwrap();
+    let read_only = 30;
+    assert_eq!(nfs.rename(&root, "a", "b"), read_only);
+    site.ok("zfs unmount tank/shared");
+    site.ok("zfs mount tank/shared");
+    assert_ne!(nfs.rename(&root, "a", "b"), read_only);
+}
+
+/// A mount whose directory another mount hides cannot be ended by its path.
+#[test]
+fn a_hidden_mount_is_said_to_be_hidden() {
+    let Some((site, _daemon, top)) = mounting() else { return };
+    let place = site.path("above");
+    site.ok(&format!("zfs create -o mountpoint={} tank/sub", place.join("sub").display()));
+    let over = Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&place).status().unwrap();
+    assert!(over.success());
+    for has_directory in [false, true] {
+        if has_directory {
+            std::fs::create_dir(place.join("sub")).unwrap();
+        }
+        for line in ["zfs unmount tank/sub", "zpool export tank"] {
+            let why = site.fails(line);
+            assert!(why.contains("a mount at a directory above hides it"), "{line}: {why}");
+        }
+    }
+    assert!(site.mounted("tank/sub") && top.is_dir());
+    assert!(Command::new("umount").arg(&place).status().unwrap().success());
+    site.ok("zfs unmount tank/sub");
+    site.ok("zpool export tank");
 }

@@ -46,11 +46,11 @@ impl FileShares {
         *self.0.write() = Arc::new(rules);
     }
 
-    /// Replaces the rules; the flag of a dataset tells whether it is treated as mounted.
+    /// Replaces the rules; the flags of a dataset tell whether it is treated as mounted, and whether nothing may change it.
     pub(super) fn apply<'a>(
         &self,
         sharing: &Sharing,
-        datasets: impl Iterator<Item = (&'a DatasetShares, bool)>,
+        datasets: impl Iterator<Item = (&'a DatasetShares, bool, bool)>,
         names: &Names,
     ) {
         let mut rules = Rules::default();
@@ -58,11 +58,11 @@ impl FileShares {
             Sharing::Nothing => {}
             Sharing::Everything(all) => rules.everything = Some(all.clone()),
             Sharing::ByProperties => {
-                let is_shared = |(shares, is_mounted): &(&DatasetShares, bool)| {
+                let is_shared = |(shares, is_mounted, _): &(&DatasetShares, bool, bool)| {
                     *is_mounted && shares.kind == DatasetKind::Filesystem && !shares.nfs.is_off()
                 };
-                for (shares, _) in datasets.filter(is_shared) {
-                    let own = Arc::new(shares.nfs.rules(names, shares.is_readonly));
+                for (shares, _, is_readonly) in datasets.filter(is_shared) {
+                    let own = Arc::new(shares.nfs.rules(names, is_readonly));
                     let mount_point = shares.mount.path().unwrap_or_default().trim_matches('/').to_owned();
                     let paths = [shares.dataset.clone(), mount_point];
                     rules.file_systems.insert(shares.id, SharedFiles { paths, rules: own.clone() });
