@@ -158,25 +158,9 @@ async fn store_local(
     cx.put(zap, name, stored(value)).await
 }
 
-/// Checks that a dataset's property may have this setting.
-///
-/// # Errors
-/// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Space`] (a quota below the
-/// used bytes, a reservation above the available bytes).
-pub async fn check_property(
-    cx: &mut DslSyncContext<'_>,
-    name: &str,
-    property: &str,
-    setting: &Setting,
-) -> Result<(), DslError> {
-    check_but_limits(cx, name, property, setting).await?;
-    let Some(limit) = ZfsProp::of_name(property).filter(|prop| prop.is_space_limit()) else { return Ok(()) };
-    let found = names::find(cx, name).await?;
-    check_limit(cx, &found, limit, setting).await
-}
-
-/// Checks a setting; of a limit of space, not whether it fits what is there.
-async fn check_but_limits(
+/// Checks that a dataset's property may have this setting. Whether quotas and reservations fit the space that is used and available,
+/// [`check_limits`] checks for all of them at once.
+async fn check_property(
     cx: &mut DslSyncContext<'_>,
     name: &str,
     property: &str,
@@ -278,15 +262,14 @@ async fn check_limit(
 /// Sets, inherits or receives a property of a file system, volume or snapshot.
 ///
 /// # Errors
-/// Those of [`check_property`], before anything was changed.
+/// Those of [`set_properties`].
 pub async fn set_property(
     cx: &mut DslSyncContext<'_>,
     name: &str,
     property: &str,
     setting: &Setting,
 ) -> Result<(), DslError> {
-    check_property(cx, name, property, setting).await?;
-    set_checked(cx, name, property, setting).await
+    set_properties(cx, name, &[(property.to_owned(), setting.clone())]).await
 }
 
 async fn set_checked(
@@ -313,31 +296,41 @@ async fn set_checked(
 /// Sets several properties; checks all of them before it sets the first.
 ///
 /// # Errors
-/// Those of [`check_property`], before anything was changed.
+/// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Feature`], [`DslError::Space`] (a quota below
+/// the used bytes, a reservation above the available bytes), before anything was changed.
 pub async fn set_properties(
     cx: &mut DslSyncContext<'_>,
     name: &str,
     settings: &[(String, Setting)],
 ) -> Result<(), DslError> {
-    let is_limit = |property: &str| ZfsProp::of_name(property).is_some_and(ZfsProp::is_space_limit);
-    let are_together = settings.iter().filter(|(property, _)| is_limit(property)).count() > 1;
     for (property, setting) in settings {
-        match are_together && is_limit(property) {
-            true => check_but_limits(cx, name, property, setting).await?,
-            false => check_property(cx, name, property, setting).await?,
-        }
+        check_property(cx, name, property, setting).await?;
     }
-    if are_together {
-        check_together(cx, name, settings).await?;
-    }
+    check_limits(cx, name, settings).await?;
     for (property, setting) in settings {
         set_checked(cx, name, property, setting).await?;
     }
     Ok(())
 }
 
-/// Checks that limits which are set together fit each other and what is there, as they will be: in whatever order they are given
-/// (`zfs_set_prop_nvlist` tries twice).
+/// Checks that the quotas and reservations among the settings fit the space that is used and available.
+async fn check_limits(cx: &mut DslSyncContext<'_>, name: &str, settings: &[(String, Setting)]) -> Result<(), DslError> {
+    let mut limits = Vec::new();
+    for (property, setting) in settings {
+        limits.extend(ZfsProp::of_name(property).filter(|prop| prop.is_space_limit()).map(|limit| (limit, setting)));
+    }
+    match limits.as_slice() {
+        [] => Ok(()),
+        [(limit, setting)] => {
+            let found = names::find(cx, name).await?;
+            check_limit(cx, &found, *limit, setting).await
+        }
+        _ => check_together(cx, name, settings).await,
+    }
+}
+
+/// Checks several quotas and reservations that are set at once: the values that they will have must fit each other and the space, in
+/// whatever order they are given (`zfs_set_prop_nvlist` tries twice).
 async fn check_together(
     cx: &mut DslSyncContext<'_>,
     name: &str,
