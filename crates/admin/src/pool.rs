@@ -92,7 +92,7 @@ pub enum ProcessChange {
         destroyed: bool,
         /// Whether clients that use the pool lose it, and mounts that are in use are detached.
         force: bool,
-        /// Whether a suspended pool is closed: what is only in memory is lost.
+        /// Whether a suspended pool is exported: what is only in memory is lost. Without effect on a pool that is destroyed.
         #[serde(default)]
         hard: bool,
     },
@@ -254,7 +254,6 @@ impl ProcessChange {
     /// # Errors
     /// The reason why it is refused or failed.
     pub(crate) async fn run(self, host: &impl Host, author: &mut Author) -> Result<(), Refusal> {
-        let failed = |why| Refusal::new(RefusalKind::Pool, why);
         match self {
             ProcessChange::StartScrub | ProcessChange::StartScrubFromLastTxg => {
                 let from = match self {
@@ -271,38 +270,42 @@ impl ProcessChange {
                 host.go_on_scrubbing();
                 Ok(author.record(host.engine())?)
             }
-            ProcessChange::Close { destroyed: false, hard: false, .. }
-                if host.engine().devices().suspended_because().is_some() =>
-            {
-                let why = "pool I/O is currently suspended\n'zpool clear' resumes it when its devices are back; \
-                           'zpool export -F' closes it, and loses what is only in memory";
-                Err(Refusal::new(RefusalKind::Pool, why))
-            }
-            ProcessChange::Close { destroyed, force: false, hard } if (destroyed || !hard) && host.is_used() => {
-                let why = "pool is busy: clients use it (-f ends that)";
-                Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()))
-            }
             ProcessChange::Close { destroyed, force, hard } => {
-                let gives_up = hard && !destroyed && host.engine().devices().suspended_because().is_some();
-                // A mount may be in use without an open file, as a working directory.
-                let (name, change) = (host.engine().name(), MountChange::Forbidden);
-                let effect = MountEffect { name, recursive: true, change, force: force || gives_up };
-                let suspended = host.prepare_mounts(&effect, false).await?;
-                // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
-                let _recorded = author.record(host.engine());
-                let done = host.close(destroyed).await.map_err(failed);
-                if gives_up && host.engine().events.is_ended() {
-                    // It is closed without its last txg, as asked for.
-                    return Ok(());
-                }
-                if done.is_err() {
-                    // If the pool is still open; the error of closing it says more than that of mounting.
-                    let _mounted = host.settle_mounts(&effect, false, suspended).await;
-                }
-                done
+                close(host, author, destroyed, force, hard && !destroyed).await
             }
         }
     }
+}
+
+/// Closes the pool, as [`ProcessChange::Close`] says.
+async fn close(host: &impl Host, author: &mut Author, destroyed: bool, force: bool, hard: bool) -> Result<(), Refusal> {
+    let is_suspended = host.engine().devices().suspended_because().is_some();
+    if is_suspended && !destroyed && !hard {
+        let why = "pool I/O is currently suspended\n'zpool clear' resumes it when its devices are back; \
+                   'zpool export -F' closes it, and loses what is only in memory";
+        return Err(Refusal::new(RefusalKind::Pool, why));
+    }
+    if !force && !hard && host.is_used() {
+        let why = "pool is busy: clients use it (-f ends that)";
+        return Err(Refusal::because_of(RefusalKind::Busy, why, host.clients()));
+    }
+    let gives_up = hard && is_suspended;
+    // A mount may be in use without an open file, as a working directory.
+    let (name, change) = (host.engine().name(), MountChange::Forbidden);
+    let effect = MountEffect { name, recursive: true, change, force: force || gives_up };
+    let suspended = host.prepare_mounts(&effect, false).await?;
+    // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
+    let _recorded = author.record(host.engine());
+    let done = host.close(destroyed).await.map_err(|why| Refusal::new(RefusalKind::Pool, why));
+    if gives_up && host.engine().events.is_ended() {
+        // It is closed without its last txg, as asked for.
+        return Ok(());
+    }
+    if done.is_err() {
+        // If the pool is still open; the error of closing it says more than that of mounting.
+        let _mounted = host.settle_mounts(&effect, false, suspended).await;
+    }
+    done
 }
 
 /// Fails if a scrub runs. One that is paused, or that ended with an error, can be resumed.

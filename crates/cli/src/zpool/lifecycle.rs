@@ -133,7 +133,7 @@ pub fn destroy(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         [] => return Err(DestroyArgs::misused("missing pool argument")),
         _ => return Err(DestroyArgs::misused("too many arguments")),
     };
-    let change = ProcessChange::Close { destroyed: true, force: args.force, hard: true };
+    let change = ProcessChange::Close { destroyed: true, force: args.force, hard: false };
     close(call, &args.places, pool, &format!("cannot destroy '{pool}'"), change)?;
     Ok(0)
 }
