@@ -376,7 +376,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
         true => Some(CachePlace::None),
         false => place,
     };
-    let mounts = if args.no_mount { None } else { Some(mounts) };
+    let mounts = if args.no_mount { ImportMounts::None } else { mounts };
     keep(call, daemon, writable, (place, altroot.as_deref()), mounts)?;
     replayed?;
     logged?;
@@ -384,13 +384,13 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
 }
 
 /// Gives an imported pool to the daemon, or closes and remembers it where there is none. `place` is where it is remembered, if that
-/// is given, and its alternate root. `mounts` says whether its file systems are mounted, and with which options, if options are given.
+/// is given, and its alternate root.
 fn keep(
     call: &Call,
     daemon: Option<Arc<Daemon>>,
     writable: WritablePool,
     (place, altroot): (Option<CachePlace>, Option<&str>),
-    mounts: Option<Option<MountRequest>>,
+    mounts: ImportMounts,
 ) -> Result<(), Failure> {
     let Some(daemon) = daemon else {
         cache_file::remember(call, &place.unwrap_or_default(), &writable.engine);
@@ -399,9 +399,10 @@ fn keep(
     altroot.iter().for_each(|root| writable.engine.set_altroot(root));
     let place = place.unwrap_or_else(|| CachePlace::usual_with(altroot));
     let name = writable.engine.name();
-    let unrecorded = call.machine()?.block_on(daemon.adopt(writable, place, mounts == Some(None)))?;
+    let unrecorded = call.machine()?.block_on(daemon.adopt(writable, place, mounts == ImportMounts::ByProperties))?;
     unrecorded.iter().for_each(|why| errln!(call, "{why}"));
-    mounts.flatten().map_or(Ok(()), |request| mount_imported(call, &name, request))
+    let ImportMounts::With(request) = mounts else { return Ok(()) };
+    mount_imported(call, &name, request)
 }
 
 /// Sets the properties of an imported pool. As in OpenZFS, it does not stay open if one cannot be set.
@@ -464,8 +465,17 @@ struct Wanted {
     altroot: Option<String>,
     /// Properties that the pool gets; none in a pool that is not written to, as in OpenZFS.
     properties: Vec<PoolProperty>,
-    /// How its file systems are mounted, if options say so.
-    mounts: Option<MountRequest>,
+    /// How its file systems are mounted.
+    mounts: ImportMounts,
+}
+
+/// How the daemon mounts the file systems of a pool that it imports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ImportMounts {
+    None,
+    ByProperties,
+    /// As their properties say, with the options of `-o`.
+    With(MountRequest),
 }
 
 fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> {
@@ -492,8 +502,8 @@ fn wanted_properties(args: &ImportArgs, doing: &str) -> Result<Wanted, Failure> 
         }
     }
     let mounts = match options.as_slice() {
-        [] => None,
-        options => Some(MountRequest::of_options(options).map_err(wrong)?),
+        [] => ImportMounts::ByProperties,
+        options => ImportMounts::With(MountRequest::of_options(options).map_err(wrong)?),
     };
     if let Some(root) = altroot.as_ref().filter(|root| !root.starts_with('/')) {
         return Err(wrong(format!("invalid alternate root '{root}': must be an absolute path")));
