@@ -486,10 +486,15 @@ fn mount_point(shares: &DatasetShares) -> Result<PathBuf, String> {
             shares.dataset
         )),
         MountRule::Never(_) if shares.kind == DatasetKind::Volume => Err("operation not applicable to volumes".into()),
-        MountRule::Never(why) => match why.split_once('=') {
-            Some((property, value)) => Err(format!("'{property}' property is set to '{value}'")),
-            None => Err(why.clone()),
-        },
+        MountRule::Never(why) => Err(forbids_mount(why)),
+    }
+}
+
+/// The message for a reason of [`MountRule::Never`].
+pub fn forbids_mount(why: &str) -> String {
+    match why.split_once('=') {
+        Some((property, value)) => format!("'{property}' property is set to '{value}'"),
+        None => why.to_owned(),
     }
 }
 

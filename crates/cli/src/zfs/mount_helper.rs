@@ -4,8 +4,8 @@
 //!   mount -t zfs tank/a /srv/a ─► /sbin/mount.zfs tank/a /srv/a -o rw ─► daemon: FUSE mount of tank/a at /srv/a
 //! ```
 //!
-//! It mounts file systems with `mountpoint=legacy`; `zfs mount` mounts the others. The mount is a FUSE mount, so that programs that
-//! call `mount(2)` with the type `zfs` themselves have no use for it.
+//! It mounts file systems with `mountpoint=legacy`; `zfs mount` mounts the others. The mount is a FUSE mount. Programs that call
+//! `mount(2)` with the type `zfs` directly do not run this helper, and fail: the kernel has no such file system type.
 //!
 //! Source: OpenZFS `cmd/mount_zfs.c`; exit codes: `mount(8)`.
 
@@ -13,7 +13,7 @@ use super::mount::with_pool;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use crate::mounts::{MountError, MountRequest};
+use crate::mounts::{MountError, MountRequest, forbids_mount};
 use crate::options::Places;
 use clap::Parser;
 use weir_daemon::MountRule;
@@ -23,7 +23,7 @@ const BUSY: u8 = 16;
 /// Exit code: the mount failed.
 const FAILED: u8 = 32;
 
-/// Options of mounts that have no effect here: on properties of the file system, or for `mount(8)` and for systemd.
+/// Mount options that are accepted and ignored: the dataset's properties decide on them, or `mount(8)` and systemd evaluate them.
 const IGNORED: [&str; 36] = [
     "defaults",
     "rw",
@@ -62,7 +62,7 @@ const IGNORED: [&str; 36] = [
     "async",
     "silent",
 ];
-/// Beginnings of such options.
+/// Prefixes of further mount options that are ignored.
 const IGNORED_FRONTS: [&str; 6] = ["x-", "X-", "comment=", "context=", "fscontext=", "mntpoint="];
 
 /// Mount a file system with mountpoint=legacy: mount(8) calls this as mount.zfs.
@@ -81,7 +81,7 @@ pub struct MountHelperArgs {
     /// Print what is mounted
     #[arg(short = 'v')]
     verbose: bool,
-    /// Mount options: ro, nodev, nosuid, noexec; others have no effect
+    /// Mount options: ro, nodev, nosuid, noexec; the other options of mount(8) are accepted and ignored
     #[arg(short = 'o', value_name = "OPTION,…")]
     options: Vec<String>,
     /// Accepted, has no effect
@@ -147,7 +147,7 @@ pub fn run(call: &Call, args: &MountHelperArgs) -> Result<u8, Failure> {
         match &shares.mount {
             MountRule::Legacy => {}
             _ if is_for_any => {}
-            MountRule::Never(why) => return Err(ended(FAILED, &format!("its property says {why}"))),
+            MountRule::Never(why) => return Err(ended(FAILED, &forbids_mount(why))),
             _ => {
                 let how = format!("use 'zfs set mountpoint=legacy' or 'zfs mount {dataset}'");
                 return Err(ended(FAILED, &format!("its property 'mountpoint' is not 'legacy'\n{how}")));
