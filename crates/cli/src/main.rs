@@ -1,7 +1,7 @@
 //! Weir: a ZFS storage server in user space.
 //!
-//! The binary behaves as `zpool`, `zfs`, `zdb`, `zstream` or `arcstat` if it is called by that name, and as the helper `mount.zfs` of `mount(8)`; if it is called as `weir`,
-//! its first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid
+//! The binary behaves as `zpool`, `zfs`, `zdb`, `zstream` or `arcstat` if it is called by that name, and as the helper of `mount(8)`
+//! if it is called as `mount.zfs`. If it is called as `weir`, its first argument names the tool. Every command returns OpenZFS's exit code (0 success, 1 failure, 2 invalid
 //! command line) and, when it fails, prints one line on standard error with the cause and how to correct it.
 
 mod admin;

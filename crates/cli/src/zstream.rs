@@ -1,5 +1,5 @@
-//! `weir zstream dump FILE`: shows the records of a send stream of any length; `redup` converts a deduplicated one, `recompress`
-//! compresses its blocks in another way, `token` shows a resume token. One record is in memory at a time.
+//! `weir zstream`: `dump` shows the records of a send stream of any length, `redup` removes its deduplication, `recompress` changes the
+//! compression of its blocks, `token` shows the contents of a resume token. One record is in memory at a time.
 
 mod recompress;
 mod redup;

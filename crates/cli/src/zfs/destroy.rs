@@ -59,7 +59,7 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
         )));
     }
     if args.defer && !name.contains(['@', '#']) {
-        // As OpenZFS: -d is of snapshots alone. Who forgets the snapshot does not lose the dataset.
+        // As in OpenZFS, -d applies to snapshots alone: a command line without the snapshot's name must not destroy the dataset.
         return Err(Failure::failed(format!(
             "cannot open '{name}': operation not applicable to datasets of this type"
         )));
@@ -131,7 +131,7 @@ fn show(call: &Call, names: &[String], reclaimed_bytes: Option<u64>, args: &Dest
     }
 }
 
-/// One line for each snapshot, as OpenZFS prints them and programs expect them (`zfs_destroy_snaps_nvl`).
+/// The message for held snapshots. OpenZFS prints one line for each (`zfs_destroy_snaps_nvl`), and other programs parse these lines.
 fn held(refusal: &Refusal) -> Failure {
     let line = |name: &String| {
         format!("cannot destroy snapshot {name}: it's being held. Run 'zfs holds -r {name}' to see holders.")

@@ -100,7 +100,7 @@ fn order(a: &DatasetRow, b: &DatasetRow, sort: &[(String, bool)]) -> Ordering {
     for (index, (_, descending)) in sort.iter().enumerate() {
         let value = |row: &DatasetRow| {
             let property = row.sort_keys.get(index)?.as_ref()?;
-            // As OpenZFS (`zfs_prop_is_string`): those with names for their values sort by these.
+            // Properties whose values have names, such as `compression`, sort by the name (OpenZFS: `zfs_prop_is_string`).
             let is_named = native_named(&property.name).is_some_and(|native| matches!(native.shape, Shape::Index(_)));
             Some(if is_named { Value::Text(property.text(true)) } else { property.value.clone() })
         };

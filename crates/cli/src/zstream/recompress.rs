@@ -1,4 +1,4 @@
-//! `zstream recompress`: a stream whose blocks are compressed in another way, or not at all.
+//! `zstream recompress`: changes the compression of a send stream's blocks, or removes it.
 //!
 //! Each WRITE record's block is decompressed and compressed again. A block that does not become smaller is sent uncompressed.
 //! Encrypted blocks stay as they are: their contents are unknown without the key. BEGIN says what the receiver must support.
@@ -21,7 +21,7 @@ const SECTOR_BYTES: usize = 512;
 /// Bits of the value of the property `compression` that are the number of the compression; a level is above them.
 const KIND_BITS: u32 = 7;
 
-/// Compress the blocks of a send stream in another way.
+/// Change the compression of the blocks of a send stream.
 ///
 /// Reads the stream from standard input and writes it to standard output.
 #[derive(Debug, Parser)]
@@ -35,7 +35,7 @@ pub(super) struct RecompressArgs {
     compression: String,
 }
 
-/// How blocks are compressed; no level is used but zstd's.
+/// The compression that blocks get. Only zstd uses the level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Target {
     kind: CompressionKind,

@@ -489,7 +489,7 @@ fn mount_8_mounts_file_systems_with_a_legacy_mount_point() {
     for mounted in [&child, &place] {
         assert!(Command::new("umount").arg(mounted).status().unwrap().success());
     }
-    // The mount of one with a share forbids changes to its clients, too.
+    // A read-only mount of a shared file system makes its NFS and SMB shares read-only, too.
     site.ok("zfs create -o sharenfs=on tank/shared");
     site.ok("zfs unmount tank/shared");
     site.ok("zfs mount -o ro tank/shared");
