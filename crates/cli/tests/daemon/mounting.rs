@@ -334,7 +334,7 @@ fn a_file_that_is_replaced_is_there_at_all_times() {
 /// The kernel caches names, attributes and data for a second. What another protocol changes it forgets at once.
 #[test]
 fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
-    const ROUNDS: u32 = 12;
+    const ROUNDS: usize = 12;
     let Some((site, _daemon, top)) = mounting() else { return };
     site.ok("zfs create -o sharenfs=rw,no_root_squash tank/shared");
     let dir = top.join("shared");
@@ -349,7 +349,7 @@ fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
         String::from_utf8(text.to_vec()).unwrap()
     };
     let file = nfs.lookup(&root, "file").unwrap();
-    let mut waited = Duration::ZERO;
+    let mut waits = Vec::new();
     for round in 1..=ROUNDS {
         let new = format!("{round:06}");
         let old = format!("{:06}", round - 1);
@@ -357,7 +357,7 @@ fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
         assert_eq!(nfs.write(&file, new.as_bytes()), 0);
         let written = Instant::now();
         site.wait_until("data of an open file", || read_open() == new);
-        waited += written.elapsed();
+        waits.push(written.elapsed());
     }
     for round in 1..=ROUNDS {
         let new = dir.join("new");
@@ -367,10 +367,13 @@ fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
         assert_eq!(nfs.rename(&root, "new", "file"), 0);
         let renamed = Instant::now();
         site.wait_until("the file of a name", || std::fs::read_to_string(&name).is_ok_and(|read| read == text));
-        waited += renamed.elapsed();
-        assert!(!new.exists());
+        // The kernel is told of each name by itself.
+        site.wait_until("the name that is gone", || !new.exists());
+        waits.push(renamed.elapsed());
     }
-    assert!(waited < Duration::from_secs(u64::from(ROUNDS)), "{waited:?} for {} changes", 2 * ROUNDS);
+    // Caches that expire make each change wait for most of a second; a busy machine only some of them.
+    waits.sort();
+    assert!(waits[ROUNDS / 2] < Duration::from_millis(500), "{waits:?}");
 }
 
 /// `zdb -S` predicts what deduplication would save. Without options, zdb shows all of a pool, with its checkpoint.
