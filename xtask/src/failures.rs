@@ -18,15 +18,17 @@ pub struct Failures {
 pub struct Run<'a> {
     title: Option<String>,
     text: &'a mut String,
-    /// How many indented lines of the last failed case are still kept.
+    /// How many lines about the last failed case are still kept.
     details: usize,
+    /// Whether these lines are indented; the next one that is not ends them.
+    indented: bool,
     left: usize,
 }
 
 impl Failures {
     /// Starts with the output of a run.
     pub fn of(&mut self, title: &str) -> Run<'_> {
-        Run { title: Some(title.to_owned()), text: &mut self.text, details: 0, left: LINES_PER_RUN }
+        Run { title: Some(title.to_owned()), text: &mut self.text, details: 0, indented: true, left: LINES_PER_RUN }
     }
 
     /// Adds a line about a run.
@@ -49,13 +51,17 @@ impl Failures {
 
 impl Run<'_> {
     /// Keeps the line if it is about a failure: `FAIL  case` of a judge with the indented lines below it, or
-    /// `test name ... FAILED` of Rust's test harness.
+    /// `test name ... FAILED` of Rust's test harness and what it prints later below `---- name stdout ----`.
     pub fn line(&mut self, line: &str) {
+        let heads_output = line.starts_with("---- ") && line.ends_with(" stdout ----");
         let names_a_case = line.starts_with("FAIL ") || (line.starts_with("test ") && line.ends_with("... FAILED"));
-        if names_a_case {
+        if names_a_case || heads_output {
             self.details = LINES_PER_CASE;
-        } else if self.details == 0 || !line.starts_with("    ") {
+            self.indented = !heads_output;
+        } else if self.details == 0 || (self.indented && !line.starts_with("    ")) {
             self.details = 0;
+            return;
+        } else if line.is_empty() {
             return;
         } else {
             self.details -= 1;
@@ -85,6 +91,19 @@ mod tests {
         run.line("test d::e ... FAILED");
         run.line("test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
         assert_eq!(failures.text, "== judge x\nFAIL  b\n        why\ntest d::e ... FAILED\n");
+    }
+
+    #[test]
+    fn messages_of_panics_are_kept() {
+        let mut failures = Failures::default();
+        let mut run = failures.of("tests");
+        let message = ["", "thread 'a' (7) panicked at b.rs:1:2:", "assertion failed: c"];
+        run.line("---- a stdout ----");
+        message.iter().for_each(|line| run.line(line));
+        (0..20).for_each(|_| run.line("more"));
+        run.line("failures:");
+        let text = format!("== tests\n---- a stdout ----\n{}\n{}\n", message[1], message[2]);
+        assert_eq!(failures.text, text + &"more\n".repeat(LINES_PER_CASE - 2));
     }
 
     #[test]
