@@ -49,6 +49,7 @@ mod snapshot_names;
 mod state_file;
 mod stores;
 mod table;
+mod times;
 mod tree;
 mod tune;
 mod turn;

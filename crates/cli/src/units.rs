@@ -1,7 +1,6 @@
 //! Formatter of sizes and counts: `1.75M`, at most five characters, base 1024 (OpenZFS `zfs_nicenum`).
 
 pub use weir_dsl::props::human_size as human_bytes;
-use weir_dsl::props::human_time;
 
 /// A count: as [`human_bytes`], without the `B` behind plain numbers.
 pub fn human(n: u64) -> String {
@@ -29,16 +28,6 @@ pub fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 1.0 } else { a as f64 / b as f64 }
 }
 
-/// Seconds since 1970 as `Fri Nov 27 21:10:33 2026`, in UTC (`ctime`).
-pub fn date_and_time(seconds: u64) -> String {
-    // The form of properties is the same without seconds.
-    let minutes = human_time(seconds);
-    let date = minutes.get(..10).unwrap_or_default();
-    let year = minutes.rsplit(' ').next().unwrap_or_default();
-    let of_day = seconds % 86_400;
-    format!("{date} {:02}:{:02}:{:02} {year}", of_day / 3600, of_day / 60 % 60, of_day % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,7 +48,5 @@ mod tests {
             assert_eq!(human(n), text);
         }
         assert_eq!(human_bytes(12), "12B");
-        assert_eq!(date_and_time(1_795_245_880), "Sat Nov 21 07:24:40 2026");
-        assert_eq!(date_and_time(951_782_400), "Tue Feb 29 00:00:00 2000");
     }
 }

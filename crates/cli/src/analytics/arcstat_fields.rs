@@ -1,5 +1,6 @@
 //! Fields of `weir arcstat`.
 
+use crate::times;
 use crate::units::{human, human_bytes, percent};
 use weir_analytics::Interval;
 
@@ -30,7 +31,7 @@ pub const USUAL: [&str; 12] =
 
 /// All fields.
 pub const FIELDS: [Field; 29] = [
-    field("time", 8, "Time of day (UTC)", |all| Value::Text(time_of_day(all.time_ms))),
+    field("time", 8, "Time of day", |all| Value::Text(times::of_day(all.time_ms / 1000))),
     field("pool", 12, "Pool: each has an ARC of its own", |all| Value::Text(all.pool.clone())),
     field("read", 5, "Reads of blocks per second", |all| Value::Rate(all.arc.hits() + all.arc.misses)),
     field("hits", 5, "Reads that the ARC answered per second", |all| Value::Rate(all.arc.hits())),
@@ -100,10 +101,4 @@ impl Field {
             Value::Bytes(bytes) => human_bytes(bytes),
         }
     }
-}
-
-/// `14:05:59` from a time in milliseconds since 1970.
-fn time_of_day(time_ms: u64) -> String {
-    let seconds = time_ms / 1000 % 86_400;
-    format!("{:02}:{:02}:{:02}", seconds / 3600, seconds % 3600 / 60, seconds % 60)
 }

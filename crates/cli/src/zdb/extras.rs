@@ -2,8 +2,8 @@
 //! (`-i`), dedup tables (`-D`).
 
 use super::select::Set;
-use super::text;
 use crate::failure::Failure;
+use crate::times;
 use crate::units::human;
 use std::collections::BTreeMap;
 use weir_admin::DedupStatus;
@@ -64,7 +64,7 @@ pub async fn history(rq: &Request, pool: &Pool) -> Result<(), Failure> {
 
 fn event(record: &NvList) -> String {
     let text_of = |name: &str| record.get_string_bytes(name).map(|b| String::from_utf8_lossy(b).into_owned());
-    let time = text::stamp(record.get_u64("history time").unwrap_or(0));
+    let time = times::stamp(record.get_u64("history time").unwrap_or(0));
     if let Some(command) = text_of("history command") {
         return format!("{time} {command}");
     }

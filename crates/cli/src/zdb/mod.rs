@@ -16,8 +16,6 @@ mod raw;
 pub(crate) mod select;
 pub(crate) mod text;
 
-pub use text::{date, stamp};
-
 use crate::args::CommandLine;
 use crate::cache_file::CacheFile;
 use crate::failure::Failure;

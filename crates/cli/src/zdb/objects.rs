@@ -10,6 +10,7 @@ use super::ranges::Range;
 use super::select::Set;
 use super::text;
 use crate::failure::Failure;
+use crate::times;
 use crate::units::human;
 use weir_codec::compress::zstd::{self, ZstdHeader};
 use weir_dmu::zap::{Zap, ZapLayout};
@@ -228,7 +229,7 @@ fn dnode_text(d: &Dnode) -> String {
 }
 
 fn attributes(a: &weir_files::Attributes) -> String {
-    let date = |ns: i128| text::date(u64::try_from(ns.div_euclid(1_000_000_000)).unwrap_or(0));
+    let date = |ns: i128| times::date_and_time(u64::try_from(ns.div_euclid(1_000_000_000)).unwrap_or(0));
     format!(
         "\tuid     {}\n\tgid     {}\n\tatime\t{}\n\tmtime\t{}\n\tctime\t{}\n\tcrtime\t{}\n\tgen\t{}\n\tmode\t{:o}\n\
          \tsize\t{}\n\tparent\t{}\n\tlinks\t{}\n\tpflags\t{:x}\n",

@@ -1,8 +1,8 @@
-//! Block pointers, uberblocks and times as zdb writes them.
+//! Block pointers and uberblocks as zdb writes them.
 
+use crate::times::date_and_time;
 use std::fmt::Write;
 use weir_format::{BlockPointer, Endian, Uberblock};
-use weir_machine::time::civil_day;
 
 /// A block pointer on one line.
 pub fn block_pointer(bp: &BlockPointer) -> String {
@@ -62,7 +62,7 @@ pub fn uberblock(u: &Uberblock) -> String {
     line("version", u.version.to_string());
     line("txg", u.txg.to_string());
     line("guid_sum", u.guid_sum.to_string());
-    line("timestamp", format!("{} UTC = {}", u.timestamp_s, date(u.timestamp_s)));
+    line("timestamp", format!("{} UTC = {}", u.timestamp_s, date_and_time(u.timestamp_s)));
     line("bp", block_pointer(&u.root));
     match u.mmp {
         None => line("mmp_magic", format!("{:016x}", 0)),
@@ -87,46 +87,9 @@ pub fn uberblock(u: &Uberblock) -> String {
     out
 }
 
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-
-/// The last second of the year 9999.
-const MAX_SECONDS: u64 = 253_402_300_799;
-
-/// Hour, minute and second of a time in UTC.
-fn clock_time(seconds: u64) -> (u64, u64, u64) {
-    (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
-}
-
-/// `Sat Nov 21 07:45:39 2026`, in UTC.
-pub fn date(seconds: u64) -> String {
-    let seconds = seconds.min(MAX_SECONDS);
-    let (year, month, day) = civil_day(seconds / 86_400);
-    let (h, m, s) = clock_time(seconds);
-    let weekday = DAYS.get((seconds / 86_400 % 7) as usize).copied().unwrap_or("");
-    let month = MONTHS.get((month - 1) as usize).copied().unwrap_or("");
-    format!("{weekday} {month} {day:2} {h:02}:{m:02}:{s:02} {year}")
-}
-
-/// `2026-11-21.07:25:10`, in UTC.
-pub fn stamp(seconds: u64) -> String {
-    let seconds = seconds.min(MAX_SECONDS);
-    let (year, month, day) = civil_day(seconds / 86_400);
-    let (h, m, s) = clock_time(seconds);
-    format!("{year}-{month:02}-{day:02}.{h:02}:{m:02}:{s:02}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates() {
-        assert_eq!(date(1_795_247_139), "Sat Nov 21 07:45:39 2026");
-        assert_eq!(date(0), "Thu Jan  1 00:00:00 1970");
-        assert_eq!(date(951_782_400), "Tue Feb 29 00:00:00 2000");
-        assert_eq!(stamp(1_795_245_910), "2026-11-21.07:25:10");
-    }
 
     #[test]
     fn a_hole() {

@@ -7,9 +7,9 @@ use crate::failure::Failure;
 use crate::options::Places;
 use crate::reading::{PoolReader, refused};
 use crate::table::{Align, Table};
+use crate::times;
 use clap::{Args, Parser};
 use weir_admin::{Change, HeldSnapshot, HoldsQuery, PoolQuery, Row};
-use weir_dsl::props::human_time;
 
 /// Options and operands of `zfs hold` and `zfs release`.
 #[derive(Args, Debug)]
@@ -103,7 +103,7 @@ pub fn holds(call: &Call, args: &HoldsArgs) -> Result<u8, Failure> {
         let query = PoolQuery::Holds(HoldsQuery { snapshot: name, recursive: args.recursive });
         let mut take = |row| match row {
             Row::Hold(hold) => {
-                let time = if args.parsable { hold.time_s.to_string() } else { human_time(hold.time_s) };
+                let time = if args.parsable { hold.time_s.to_string() } else { times::property(hold.time_s) };
                 table.row(vec![hold.snapshot, hold.tag, time]);
             }
             Row::Warning { name, why } => errln!(call, "{name}: {why}"),

@@ -7,6 +7,7 @@ use crate::call::{Call, errln};
 use crate::failure::{FAILED, Failure};
 use crate::options::{JsonOptions, Places};
 use crate::reading::{PoolReader, refused};
+use crate::times;
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
 use std::cmp::Ordering;
@@ -14,7 +15,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use weir_admin::{AccountProperty, DatasetRow, DatasetsQuery, PoolQuery, Row};
 use weir_daemon::fuse::DATASET_XATTR;
-use weir_dsl::props::{DatasetKind, Property, Value};
+use weir_dsl::props::{DatasetKind, Property, Shape, Value, native_named};
 
 /// Datasets to show: where to look for pools, which types, and to which depth.
 pub struct Selection<'a> {
@@ -245,10 +246,17 @@ fn compare(a: &DatasetRow, b: &DatasetRow) -> Ordering {
         .then_with(|| snapshot_a.cmp(&snapshot_b))
 }
 
+/// Whether the values of a property are times.
+fn is_time(name: &str) -> bool {
+    native_named(name).is_some_and(|native| matches!(native.shape, Shape::Time))
+}
+
 /// A property as text; `-` for one that the dataset does not have.
 pub fn shown(property: Option<&Property>, exact: bool) -> String {
     let text = |p: &Property| match (AccountProperty::parse(&p.name), &p.value) {
         (Some(of), Value::Number(n)) => identity::text(*n, of.what, of.is_quota, exact),
+        // The library's text is in UTC.
+        (None, Value::Number(n)) if !exact && is_time(&p.name) => times::property(*n),
         _ => p.text(exact),
     };
     property.map_or_else(|| "-".to_owned(), text)

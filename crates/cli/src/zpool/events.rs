@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::json::{self, Numbers};
 use crate::options::{JsonOptions, PoolDirs};
 use crate::reading::refused;
-use crate::zdb::date;
+use crate::times;
 use clap::Parser;
 use serde_json::{Map, Value};
 use weir_admin::{
@@ -143,11 +143,9 @@ fn show(call: &Call, args: &EventsArgs, event: &EventRow) {
     }
 }
 
-/// `Nov 21 2026 07:45:39.000000001`, in UTC.
+/// `Nov 21 2026 07:45:39.000000001`.
 fn time(seconds: i64, nanos: i64) -> String {
-    let date = date(u64::try_from(seconds).unwrap_or(0));
-    let part = |range: std::ops::Range<usize>| date.get(range).unwrap_or_default();
-    format!("{} {} {}.{nanos:09}", part(4..10), part(20..24), part(11..19))
+    format!("{}.{nanos:09}", times::event(u64::try_from(seconds).unwrap_or(0)))
 }
 
 /// All names and values, each on a line.

@@ -4,7 +4,7 @@ use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::options::PoolDirs;
 use crate::reading::{PoolReader, Reached};
-use crate::zdb::stamp;
+use crate::times::stamp;
 use crate::zfs::identity;
 use clap::Parser;
 use weir_admin::{HistoryQuery, HistoryRow, InternalEvent, PoolQuery, Row};

@@ -2,7 +2,8 @@
 //!
 //! Rates are over the whole time of a rebuild, not since the last import, because each figure of the record is.
 
-use crate::units::{date_and_time, human_bytes, percent};
+use crate::times::date_and_time;
+use crate::units::{human_bytes, percent};
 use weir_admin::{PoolStatus, RebuildStage, RebuildStatus, ScanStage, ScanStatus};
 
 /// The lowest rate at which the time left is shown, in bytes per second.

@@ -5,7 +5,7 @@
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
-use crate::units::date_and_time;
+use crate::times::date_and_time;
 use std::time::Duration;
 
 /// Interval of checks whether the client still waits for output.

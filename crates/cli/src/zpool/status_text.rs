@@ -8,7 +8,8 @@ use super::tree::{self, NameStyle, TreeStyle, VdevRow};
 use super::vdev_scripts::ScriptColumns;
 use super::wrapped::wrapped;
 use crate::colors::{Colors, of_state};
-use crate::units::{date_and_time, human, percent};
+use crate::times::date_and_time;
+use crate::units::{human, percent};
 use weir_admin::{
     ExpansionStatus, LeafPass, LeafPassState, PoolStatus, RemovalStatus, ScanStage, ScanStatus, VdevErrors, VdevHealth,
     VdevStatus,

@@ -100,3 +100,29 @@ fn figures_are_masked_and_words_are_kept() {
     );
     assert_eq!(masked("2026-11-28.10:11:12 zfs snapshot p/a@1\n", Masked::All), "N zfs snapshot p/a@1\n");
 }
+
+/// Times are in the time zone of the process that asks; exact values count seconds since 1970.
+#[test]
+fn times_are_local() {
+    let lab = Lab::new();
+    let server = lab.serve();
+    lab.ok("zfs snapshot p@a");
+    lab.ok("zfs hold kept p@a");
+    lab.ok("zpool checkpoint p");
+    let in_zone = |zone: &str, line: &str| {
+        let out = lab.weir(line).env("TZ", zone).output().unwrap();
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let exact = in_zone("UTC", "zfs get -Hpo value creation p@a");
+    let seconds: i64 = exact.trim().parse().unwrap();
+    let local = jiff::Timestamp::from_second(seconds).unwrap().in_tz("Asia/Kathmandu").unwrap();
+    let creation = local.strftime("%a %b %e %k:%M %Y").to_string();
+    assert_eq!(in_zone("Asia/Kathmandu", "zfs get -Ho value creation p@a").trim_end(), creation);
+    assert_eq!(in_zone("Asia/Kathmandu", "zfs list -Ho creation -t snapshot").trim_end(), creation);
+    assert_eq!(in_zone("Asia/Kathmandu", "zfs get -Hpo value creation p@a"), exact);
+    for line in ["zfs holds p@a", "zpool history p", "zpool events", "zpool status p"] {
+        assert_ne!(in_zone("Asia/Kathmandu", line), in_zone("UTC", line), "{line}");
+    }
+    super::end(server);
+}

@@ -19,7 +19,7 @@ pub mod table;
 mod tests;
 
 pub use name::ZfsProp;
-pub use render::{human_size, human_time, text_of};
+pub use render::{human_size, text_of};
 pub use table::{NATIVES, Native, Rule, Shape, column_title, native, native_named};
 
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ pub fn human_size(bytes: u64) -> String {
 }
 
 /// Seconds since 1970 as `Sat Nov 21  7:24 2026`, in UTC.
-pub fn human_time(seconds: u64) -> String {
+pub(super) fn human_time(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let days = seconds / 86_400;

@@ -1,3 +1,4 @@
+use super::render::human_time;
 use super::*;
 use std::sync::Arc;
 

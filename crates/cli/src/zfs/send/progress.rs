@@ -2,6 +2,7 @@
 //! `lib/libzfs/libzfs_sendrecv.c`, `send_print_verbose`, `send_progress_thread`).
 
 use crate::call::{Call, errln, outln};
+use crate::times;
 use crate::zstream::token_text;
 use futures_util::future::BoxFuture;
 use std::time::{Duration, UNIX_EPOCH};
@@ -96,8 +97,7 @@ impl<'a> CallOutput<'a> {
         }
         progress.next = self.machine.clock.now() + INTERVAL;
         let since_1970 = self.machine.clock.wall().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let seconds = since_1970.as_secs() % 86_400;
-        let time = format!("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+        let time = times::of_day(since_1970.as_secs());
         let Progress { snapshot, sent_bytes, .. } = progress;
         match progress.parsable {
             true => errln!(self.call, "{time}\t{sent_bytes}\t{snapshot}"),
