@@ -469,14 +469,14 @@ impl Daemon {
 }
 
 fn log_closed(name: &str, how: Closing, done: &Result<(), PoolError>) {
-    let what = match how {
-        Closing::Export => "exported",
-        Closing::Destroy => "destroyed",
-        Closing::Stop => "closed",
+    let (what, failure) = match how {
+        Closing::Export => ("exported", "closed, but not exported"),
+        Closing::Destroy => ("destroyed", "closed, but not destroyed"),
+        Closing::Stop => ("closed", "closed, but not cleanly"),
     };
     match done {
         Ok(()) => tracing::info!("pool '{name}' {what}"),
-        Err(error) => tracing::error!("pool '{name}' closed, but not {what}: {error}"),
+        Err(error) => tracing::error!("pool '{name}' {failure}: {error}"),
     }
 }
 
