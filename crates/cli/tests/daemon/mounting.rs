@@ -367,7 +367,7 @@ fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
         assert_eq!(nfs.rename(&root, "new", "file"), 0);
         let renamed = Instant::now();
         site.wait_until("the file of a name", || std::fs::read_to_string(&name).is_ok_and(|read| read == text));
-        // The kernel is told of each name by itself.
+        // Weir notifies the kernel of each name separately.
         site.wait_until("the name that is gone", || !new.exists());
         waits.push(renamed.elapsed());
     }
