@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use weir_engine::PoolSnapshotGuard;
 use weir_pool::assemble::state;
-use weir_pool::{OpenOptions, Pool};
+use weir_pool::{OpenOptions, Pool, PoolError};
 
 /// Folders and devices to scan: those given, else those of the environment, else the devices of the cache file and the
 /// block devices of this machine.
@@ -126,11 +126,20 @@ pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
     }
 }
 
+/// Whether there is no pool of the requested name or GUID in the places.
+pub fn is_absence(error: &PoolError) -> bool {
+    matches!(error, PoolError::NothingFound { .. } | PoolError::NoSuchPool { .. })
+}
+
 /// Opens a pool for reading in this process, which has it open if there is a `served_pool`.
 pub fn open_here(call: &Call, options: &OpenOptions, served_pool: Option<&ServedPool>) -> Result<PoolHandle, Failure> {
     let machine = call.machine()?;
     let Some(served_pool) = served_pool else {
-        return Ok(PoolHandle::Closed(Box::new(machine.block_on(Pool::open(machine, options))?)));
+        let opened = machine.block_on(Pool::open(machine, options)).map_err(|error| match is_absence(&error) {
+            true => Failure::failed(format!("cannot open '{}': no such pool", options.pool)),
+            false => Failure::from(error),
+        })?;
+        return Ok(PoolHandle::Closed(Box::new(opened)));
     };
     // Its own devices, wherever the command looks for other pools.
     let options = OpenOptions { search: served_pool.device_paths(), ..options.clone() };

@@ -244,6 +244,9 @@ pub fn run_here(
             }
             None => match Pool::open(machine, options).await {
                 Ok(opened) => query.run(&opened, &MountedFileSystems::default(), rows).await,
+                Err(error) if pools::is_absence(&error) => {
+                    Err(unopened(&format!("cannot open '{}': dataset does not exist", options.pool)))
+                }
                 Err(error) => Err(unopened(&error)),
             },
         }

@@ -126,3 +126,20 @@ fn times_are_local() {
     }
     super::end(server);
 }
+
+/// Commands about a pool that does not exist say so, and not where they looked.
+#[test]
+fn a_pool_that_does_not_exist_is_named() {
+    let lab = Lab::new();
+    for (line, what) in [
+        ("zfs send none@a", "no such pool"),
+        ("zfs diff none@a", "dataset does not exist"),
+        ("zfs holds none@a", "dataset does not exist"),
+        ("zfs allow none", "dataset does not exist"),
+        ("zfs userspace none", "dataset does not exist"),
+        ("zfs load-key none", "no such pool"),
+        ("zfs upgrade none", "no such pool"),
+    ] {
+        assert_eq!(lab.fails(line), format!("cannot open 'none': {what}\n"), "{line}");
+    }
+}
