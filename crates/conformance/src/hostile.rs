@@ -41,9 +41,9 @@ const VOLUME_BYTES: &str = "16M";
 /// clients' own work multiplies where server, clients and judge share two cores.
 const FLOOR: Duration = Duration::from_millis(if cfg!(debug_assertions) { 40 } else { 10 });
 /// Rounds of each kind in one attempt.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 2;
 /// Attempts whose calls are judged together.
-const ATTEMPTS: usize = 6;
+const ATTEMPTS: usize = 12;
 /// READs and WRITEs of one round, each.
 const CALLS: usize = 150;
 /// One WRITE of [`LARGE_BYTES`] follows this number of small ones.
