@@ -1,9 +1,9 @@
 //! The conformance runs of `cargo xtask test`, some of them side by side: many wait for clients, timers and disks most of
 //! the time, while others compute. Runs that compare times follow alone.
 
-use crate::failures::Failures;
-use crate::judge::{self, Build, Judge};
-use crate::process::{Totals, golden};
+use crate::judge::{self, Judge};
+use crate::outcomes::Outcomes;
+use crate::process::golden;
 
 /// A conformance run: its arguments, and what it cannot do without.
 type Run = (&'static [&'static str], Needs);
@@ -47,52 +47,26 @@ enum Needs {
     Both,
 }
 
-/// Results of runs.
-#[derive(Default)]
-pub struct Done {
-    /// Their cases. A run that was left out is one skipped case.
-    pub totals: Totals,
-    /// Names of the runs that failed.
-    pub failed_runs: Vec<String>,
-}
-
-impl Done {
-    fn add(&mut self, other: Done) {
-        self.totals.add(other.totals);
-        self.failed_runs.extend(other.failed_runs);
-    }
-}
-
-/// Makes all runs whose prerequisites exist; the others leave a line with the reason. `failures` collects the lines about
-/// failed cases.
-pub fn run(failures: &mut Failures) -> Result<Done, String> {
-    let judge = Judge::build(Build::WithTests, true)?;
+/// Makes the runs of [`SIDE_BY_SIDE`] whose prerequisites exist; the others leave a line with the reason.
+pub fn run_side_by_side(judge: &Judge) -> Result<Outcomes, String> {
     let ends = std::thread::scope(|scope| {
-        let start = |runs| {
-            let judge = &judge;
-            scope.spawn(move || {
-                let mut failures = Failures::default();
-                let done = in_order(judge, runs, true, &mut failures)?;
-                Ok((done, failures))
-            })
-        };
-        SIDE_BY_SIDE.map(start).map(|thread| thread.join())
+        SIDE_BY_SIDE.map(|runs| scope.spawn(move || in_order(judge, runs, true))).map(|thread| thread.join())
     });
-    let mut all = Done::default();
+    let mut all = Outcomes::default();
     for end in ends {
-        let end: Result<(Done, Failures), String> =
-            end.unwrap_or_else(|_| Err("a thread that makes conformance runs panicked".to_string()));
-        let (done, seen) = end?;
-        all.add(done);
-        failures.append(&seen);
+        all.add(end.unwrap_or_else(|_| Err("a thread that makes conformance runs panicked".to_string()))?);
     }
-    all.add(in_order(&judge, ALONE, false, failures)?);
     Ok(all)
 }
 
+/// As [`run_side_by_side`], for the runs of [`ALONE`].
+pub fn run_alone(judge: &Judge) -> Result<Outcomes, String> {
+    in_order(judge, ALONE, false)
+}
+
 /// Makes runs one after the other; labels their lines if others run beside them.
-fn in_order(judge: &Judge, runs: &[Run], labelled: bool, failures: &mut Failures) -> Result<Done, String> {
-    let mut all = Done::default();
+fn in_order(judge: &Judge, runs: &[Run], labelled: bool) -> Result<Outcomes, String> {
+    let mut all = Outcomes::default();
     for (arguments, needs) in runs {
         let name = arguments.join(" ");
         if let Some(reason) = missing(*needs) {
@@ -101,7 +75,7 @@ fn in_order(judge: &Judge, runs: &[Run], labelled: bool, failures: &mut Failures
             continue;
         }
         let label = if labelled { format!("{}: ", arguments[0]) } else { String::new() };
-        let (totals, succeeded) = judge.run(arguments, &label, failures)?;
+        let (totals, succeeded) = judge.run(arguments, &label, &mut all.failures)?;
         all.totals.add(totals);
         if !succeeded {
             all.failed_runs.push(format!("judge {name}"));

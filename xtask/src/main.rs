@@ -14,6 +14,7 @@ mod failures;
 mod fuzz;
 mod judge;
 mod licences;
+mod outcomes;
 mod package;
 mod picture;
 mod process;
@@ -31,7 +32,9 @@ cargo xtask TASK
   demo [--once]             unpack a pool created by OpenZFS; find, verify, list and serve it
   tidy                      layering, file and function lengths, unfinished work, module docs, words
   check                     format, clippy with warnings denied, licences, tidy
-  test [--fast] [TEST-ARGS] unit, integration and documentation tests, then the golden pools; ends with the totals
+  test [--fast | --complete] [TEST-ARGS]
+                            unit, integration and documentation tests, then the golden pools; --complete also runs
+                            `fuzz --seconds 1` and `sim`; ends with the totals
   sim [--long] [--cuts N] [--errors N] [--seed S] [--at MOMENT] [--zdb EVERY] [--state FILE] [SIM-ARGS]
                             the simulator: seeds, doubled runs, the canary; power cuts of whole pools: 20,000, or a
                             million that can be interrupted and resumed (--long); zdb checks one of EVERY;

@@ -1,5 +1,6 @@
 //! Runs other programs and reports their failures.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,9 +83,21 @@ pub fn golden() -> Option<PathBuf> {
 
 /// A cargo command in the workspace root with empty standard input.
 pub fn cargo(arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = Command::new(cargo_program());
     command.args(arguments).current_dir(top()).stdin(Stdio::null());
     command
+}
+
+/// A program that gets the processors when no other wants them, in the workspace root with empty standard input.
+pub fn at_lowest_priority(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(program).current_dir(top()).stdin(Stdio::null());
+    command
+}
+
+/// The cargo that runs this task.
+pub fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// Current time, to measure steps.

@@ -91,6 +91,11 @@ fn optimised(subcommand: &str) -> Command {
     command
 }
 
+/// Builds the simulator and the tests in it.
+pub fn build() -> Outcome {
+    must("build the simulator", optimised("build").args(PROGRAMS))
+}
+
 /// `cargo xtask sim`: runs the simulator, optimised, with the arguments that do not concern pools; then power cuts of
 /// recorded pool histories, histories in which devices fail, and workloads on modelled hardware. `--state FILE`, implied by
 /// `--long`, resumes an interrupted run of power cuts.
@@ -101,7 +106,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         ("errors", "device errors", "a device error broke a promise"),
         ("laws", "laws on modelled hardware", "modelled hardware broke a law"),
     ];
-    must("build the simulator", optimised("build").args(PROGRAMS))?;
+    build()?;
     let mut simulator = Command::new(target().join("debug/weir-sim"));
     if !watch("simulator", simulator.current_dir(top()).args(rest), |_| {})? {
         return Err("the simulator found a failure".to_string());

@@ -1,114 +1,203 @@
 //! `cargo xtask test`: all tests that can run on this machine, and their totals.
 //!
-//! First the workspace's tests (unit, integration, documentation), then the conformance runs whose prerequisites
-//! exist: golden pools, OpenZFS's tools. Whatever cannot run counts as skipped, with a line that gives the reason.
+//! The workspace's tests (unit, integration, documentation) and the conformance runs whose prerequisites exist: golden
+//! pools, OpenZFS's tools. Whatever cannot run counts as skipped, with a line that gives the reason. With `--complete` also
+//! the simulator and the fuzz targets.
+//!
+//! What only computes runs at the lowest priority beside what waits for clients, timers and disks, and fills the
+//! processors' idle time; conformance runs that compare times follow alone.
+//!
 //! A test that waits for the kernel or for other programs, and fails beside other tests, is run once more by itself: a
 //! machine that is busy for seconds delays both. If it passes then, it counts as passed, and a line before the totals
-//! names it: it has to be mended all the same.
+//! names it: its fault has to be found all the same.
 //! The last line is `N passed, N failed, N skipped`.
 
-use crate::failures::Failures;
-use crate::process::{Outcome, Totals, cargo, watch};
-use crate::{conformance, judge};
+use crate::conformance;
+use crate::judge::{self, Build, Judge};
+use crate::outcomes::Outcomes;
+use crate::process::{Outcome, Totals, at_lowest_priority, cargo, cargo_program, must, target, watch_beside};
+use crate::sim;
+use std::process::Command;
 
-/// Entry point of the task. `--fast` skips the conformance runs; other arguments are passed to `cargo test`.
-pub fn run(arguments: &[String]) -> Outcome {
-    let fast = arguments.iter().any(|argument| argument == "--fast");
-    let others: Vec<&String> = arguments.iter().filter(|argument| *argument != "--fast").collect();
-    let mut totals = Totals::default();
-    let mut failed_runs = Vec::new();
-    let mut failures = Failures::default();
+/// Test programs that only compute: what they print depends on nothing but their input. All others wait for the kernel's
+/// file systems, for daemons or for other people's clients.
+const COMPUTING: [&str; 9] =
+    ["allocations", "cuts", "errors", "hostile", "invariants", "laws", "log", "violated", "writing"];
+/// More failures have another cause than a busy machine.
+const MAX_ALONE: usize = 3;
 
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.args(others);
-    if let Some(tools) = judge::tools() {
-        command.env("WEIR_ZFS_TOOLS", tools);
-    }
-    let mut seen = failures.of("tests of the workspace");
-    let mut failed_tests = Vec::new();
-    let succeeded = watch("tests of the workspace", &mut command, |line| {
-        seen.line(line);
-        failed_tests.extend(failed_test(line).map(str::to_owned));
-        if let Some(result) = Totals::from_test_result(line) {
-            totals.add(result);
-        }
-    })?;
-    let mut passed_alone = Vec::new();
-    if !succeeded {
-        if totals.failed == failed_tests.len() as u64 && pass_alone(&failed_tests)? {
-            totals.passed += std::mem::take(&mut totals.failed);
-            passed_alone = failed_tests;
-        } else {
-            failed_runs.push("cargo test".to_owned());
-        }
-    }
-    if !fast {
-        let done = conformance::run(&mut failures)?;
-        totals.add(done.totals);
-        failed_runs.extend(done.failed_runs);
-    }
-    // A run that ends without totals (a crash, a build error) counts as one failure.
-    if !failed_runs.is_empty() && totals.failed == 0 {
-        totals.failed = failed_runs.len() as u64;
-    }
-    if totals.failed > 0 || !passed_alone.is_empty() {
-        failures.print();
-    }
-    for name in passed_alone {
-        println!("unreliable: {name} failed beside other tests and passed by itself");
-    }
-    println!("\n{} passed, {} failed, {} skipped", totals.passed, totals.failed, totals.skipped);
-    if failed_runs.is_empty() && totals.failed == 0 {
-        Ok(())
-    } else {
-        Err(format!("failed: {}", failed_runs.join(", ")))
+/// The tests that the command line selects.
+struct Selection {
+    /// Without conformance runs.
+    fast: bool,
+    /// With the simulator and the fuzz targets.
+    complete: bool,
+    /// Other arguments, for `cargo test`.
+    others: Vec<String>,
+}
+
+impl Selection {
+    fn parse(arguments: &[String]) -> Selection {
+        let has = |switch: &str| arguments.iter().any(|argument| argument == switch);
+        let others = arguments.iter().filter(|argument| !["--fast", "--complete"].contains(&argument.as_str()));
+        Selection { fast: has("--fast"), complete: has("--complete"), others: others.cloned().collect() }
     }
 }
 
-/// Test programs that wait for the kernel's file systems, for daemons or for other people's clients. What the tests of the
-/// engine, of formats and of protocols' decoders print depends on nothing but their input.
-const WAITING: [&str; 17] = [
-    "administering",
-    "analytics",
-    "bench",
-    "csi",
-    "daemon",
-    "iscsi",
-    "keys",
-    "locks",
-    "main",
-    "nfs",
-    "object_store",
-    "page",
-    "plan",
-    "server",
-    "serving",
-    "sessions",
-    "sharing",
-];
-/// More failures have another cause than a busy machine.
-const MAX_ALONE: usize = 3;
+/// Entry point of the task. `--fast` skips the conformance runs, `--complete` adds the simulator and the fuzz targets; other
+/// arguments are passed to `cargo test`.
+pub fn run(arguments: &[String]) -> Outcome {
+    let selection = Selection::parse(arguments);
+    must("build the tests", cargo(&["test", "--workspace", "--no-run", "--quiet"]).args(&selection.others))?;
+    if selection.complete {
+        sim::build()?;
+    }
+    let judge = match selection.fast {
+        true => None,
+        false => Some(Judge::build(Build::WithTests, true)?),
+    };
+    let mut all = std::thread::scope(|scope| {
+        let computing = scope.spawn(|| computing(&selection));
+        let mut all = waiting(&selection)?;
+        if let Some(judge) = &judge {
+            all.add(conformance::run_side_by_side(judge)?);
+        }
+        all.add(computing.join().map_err(|_| "the thread that runs what only computes panicked".to_owned())??);
+        Ok::<_, String>(all)
+    })?;
+    if let Some(judge) = &judge {
+        all.add(conformance::run_alone(judge)?);
+    }
+    let unreliable = all.take_failed_tests();
+    if !unreliable.is_empty() {
+        match pass_alone(&unreliable)? {
+            true => all.totals.passed += unreliable.len() as u64,
+            false => {
+                all.totals.failed += unreliable.len() as u64;
+                all.failed_runs.push("cargo test".to_owned());
+            }
+        }
+    }
+    all.report(&unreliable)
+}
+
+/// Runs what only computes, at the lowest priority.
+fn computing(selection: &Selection) -> Result<Outcomes, String> {
+    let mut all = Outcomes::default();
+    if selection.others.is_empty() {
+        let mut programs = at_lowest_priority(cargo_program());
+        programs.args(["test", "--workspace", "--no-fail-fast"]);
+        programs.args(COMPUTING.iter().flat_map(|program| ["--test", program]));
+        all.add(tests("tests that only compute", "computing: ", &mut programs)?.without_another_try());
+        let mut examples = at_lowest_priority(cargo_program());
+        examples.args(["test", "--workspace", "--no-fail-fast", "--doc"]);
+        all.add(tests("examples of the documentation", "computing: ", &mut examples)?.without_another_try());
+    }
+    if selection.complete {
+        // Building the tests has replaced the program that runs now.
+        let xtask = target().join("debug/xtask");
+        for task in [&["fuzz", "--seconds", "1", "--with-tests"][..], &["sim"]] {
+            let mut command = at_lowest_priority(&xtask);
+            let name = task[0];
+            if !watch_beside(name, &format!("{name}: "), command.args(task), |_| {})? {
+                all.failed_runs.push(format!("cargo xtask {name}"));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Runs all other tests of the workspace, or those that the command line selects.
+fn waiting(selection: &Selection) -> Result<Outcomes, String> {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    if selection.others.is_empty() {
+        command.args(["--lib", "--bins"]);
+        command.args(waiting_programs()?.iter().flat_map(|program| ["--test", program]));
+    } else {
+        command.args(&selection.others);
+    }
+    tests("tests of the workspace", "", &mut command)
+}
+
+/// The test programs of the workspace that are not among [`COMPUTING`].
+fn waiting_programs() -> Result<Vec<String>, String> {
+    let command = &mut cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata = serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    Ok(test_programs(&metadata).into_iter().filter(|name| !COMPUTING.contains(&name.as_str())).collect())
+}
+
+/// Names of all test programs in the answer of `cargo metadata`, each once.
+fn test_programs(metadata: &serde_json::Value) -> Vec<String> {
+    let list = |value: &serde_json::Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let targets = list(metadata, "packages").into_iter().flat_map(|package| list(&package, "targets"));
+    let tests = targets.filter(|target| list(target, "kind").iter().any(|kind| kind == "test"));
+    let mut names: Vec<String> = tests.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Runs `cargo test`; `label` begins each line of its output.
+fn tests(title: &str, label: &str, command: &mut Command) -> Result<Outcomes, String> {
+    if let Some(tools) = judge::tools() {
+        command.env("WEIR_ZFS_TOOLS", tools);
+    }
+    let mut all = Outcomes::default();
+    let mut failed_tests = Vec::new();
+    let mut seen = all.failures.of(title);
+    let mut totals = Totals::default();
+    // Programs that have not ended with a result.
+    let mut unfinished = 0_i64;
+    let succeeded = watch_beside(title, label, command, |line| {
+        seen.line(line);
+        failed_tests.extend(failed_test(line).map(str::to_owned));
+        unfinished += i64::from(line.starts_with("running ") && line.trim_end_matches('s').ends_with(" test"));
+        if let Some(result) = Totals::from_test_result(line) {
+            totals.add(result);
+            unfinished -= 1;
+        }
+    })?;
+    all.totals = totals;
+    all.failed_tests = failed_tests;
+    if unfinished != 0 {
+        all.failed_runs.push(format!("{title}: {unfinished} programs ended without a result"));
+    } else if !succeeded {
+        all.failed_runs.push("cargo test".to_owned());
+    }
+    Ok(all)
+}
 
 /// The name in `test NAME ... FAILED` of Rust's test harness.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// Whether each of these tests is one of [`WAITING`] and passes by itself.
+/// Whether each of these tests passes by itself.
 fn pass_alone(names: &[String]) -> Result<bool, String> {
-    if names.is_empty() || names.len() > MAX_ALONE {
+    if names.len() > MAX_ALONE {
         return Ok(false);
     }
     // Of the whole workspace, so that nothing is built again. Programs without a test of that name run none.
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.args(WAITING.iter().flat_map(|program| ["--test", program]));
-    if let Some(tools) = judge::tools() {
-        command.env("WEIR_ZFS_TOOLS", tools);
-    }
+    command.args(waiting_programs()?.iter().flat_map(|program| ["--test", program]));
     command.args(["--", "--exact", "--test-threads=1"]).args(names);
-    let mut passed = 0;
-    let succeeded = watch("failed tests, by themselves", &mut command, |line| {
-        passed += Totals::from_test_result(line).map_or(0, |totals| totals.passed);
-    })?;
-    Ok(succeeded && passed >= names.len() as u64)
+    let all = tests("failed tests, by themselves", "", &mut command)?;
+    Ok(all.failed_runs.is_empty() && all.totals.passed >= names.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_test_program_is_named_once() {
+        let target = |kind: &str, name: &str| serde_json::json!({ "kind": [kind], "name": name });
+        let metadata = serde_json::json!({ "packages": [
+            { "targets": [target("lib", "weir_a"), target("test", "main")] },
+            { "targets": [target("test", "main"), target("bin", "b"), target("test", "a")] },
+        ] });
+        assert_eq!(test_programs(&metadata), ["a", "main"]);
+        assert!(waiting_programs().unwrap().contains(&"daemon".to_owned()));
+    }
 }
