@@ -4,26 +4,27 @@
 //! pools, OpenZFS's tools. Whatever cannot run counts as skipped, with a line that gives the reason. With `--complete` also
 //! the simulator and the fuzz targets.
 //!
-//! What only computes runs at the lowest priority beside what waits for clients, timers and disks, and fills the
-//! processors' idle time; conformance runs that compare times follow alone.
+//! The test programs in [`COMPUTING`], the simulator and the fuzz targets run at the lowest priority beside the tests and
+//! conformance runs that wait for clients, timers and disks, and use the processors while those wait. Conformance runs that
+//! compare times follow, one at a time.
 //!
-//! A test that waits for the kernel or for other programs, and fails beside other tests, is run once more by itself: a
-//! machine that is busy for seconds delays both. If it passes then, it counts as passed, and a line before the totals
-//! names it: its fault has to be found all the same.
+//! The task runs failed tests once more by themselves if they are integration tests outside [`COMPUTING`], at most
+//! [`MAX_ALONE`], and nothing else failed: on a busy machine, the kernel and other programs may answer later than a test
+//! waits. A test that passes then counts as passed, and a line before the totals names it as unreliable.
 //! The last line is `N passed, N failed, N skipped`.
 
 use crate::conformance;
 use crate::judge::{self, Build, Judge};
+use crate::licences;
 use crate::outcomes::Outcomes;
 use crate::process::{Outcome, Totals, at_lowest_priority, cargo, cargo_program, must, target, watch_beside};
 use crate::sim;
 use std::process::Command;
 
-/// Test programs that only compute: what they print depends on nothing but their input. All others wait for the kernel's
-/// file systems, for daemons or for other people's clients.
+/// Test programs without limits of time: they wait for no daemon, mount or client, and may run at the lowest priority.
 const COMPUTING: [&str; 9] =
     ["allocations", "cuts", "errors", "hostile", "invariants", "laws", "log", "violated", "writing"];
-/// More failures have another cause than a busy machine.
+/// Most failed tests that are run once more: a busy machine delays few.
 const MAX_ALONE: usize = 3;
 
 /// The tests that the command line selects.
@@ -81,7 +82,8 @@ pub fn run(arguments: &[String]) -> Outcome {
     all.report(&unreliable)
 }
 
-/// Runs what only computes, at the lowest priority.
+/// Runs the test programs in [`COMPUTING`], the examples of the documentation, the fuzz targets and the simulator, at the
+/// lowest priority.
 fn computing(selection: &Selection) -> Result<Outcomes, String> {
     let mut all = Outcomes::default();
     if selection.others.is_empty() {
@@ -121,9 +123,7 @@ fn waiting(selection: &Selection) -> Result<Outcomes, String> {
 
 /// The test programs of the workspace that are not among [`COMPUTING`].
 fn waiting_programs() -> Result<Vec<String>, String> {
-    let command = &mut cargo(&["metadata", "--no-deps", "--format-version", "1"]);
-    let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
-    let metadata = serde_json::from_slice(&output.stdout).map_err(|error| format!("cargo metadata: {error}"))?;
+    let metadata = licences::metadata(true)?;
     Ok(test_programs(&metadata).into_iter().filter(|name| !COMPUTING.contains(&name.as_str())).collect())
 }
 
