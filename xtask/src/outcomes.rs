@@ -1,4 +1,4 @@
-//! What the runs of `cargo xtask test` found, added up.
+//! Sums of the results of all runs of `cargo xtask test`.
 
 use crate::failures::Failures;
 use crate::process::{Outcome, Totals};

@@ -88,7 +88,7 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// A program that gets the processors when no other wants them, in the workspace root with empty standard input.
+/// A command that starts a program at the lowest priority (`nice -n 19`), in the workspace root with empty standard input.
 pub fn at_lowest_priority(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "19"]).arg(program).current_dir(top()).stdin(Stdio::null());

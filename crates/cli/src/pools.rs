@@ -126,7 +126,7 @@ pub fn look(call: &Call, options: &OpenOptions) -> Result<PoolHandle, Failure> {
     }
 }
 
-/// Whether there is no pool of the requested name or GUID in the places.
+/// Whether opening failed because no device has a pool of the requested name or GUID.
 pub fn is_absence(error: &PoolError) -> bool {
     matches!(error, PoolError::NothingFound { .. } | PoolError::NoSuchPool { .. })
 }

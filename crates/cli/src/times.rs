@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ZonedDateTime};
 
-/// A time in seconds since 1970; one that no calendar has (before the year -9999 or after 9999) is the last that there is.
+/// A time in seconds since 1970, in a time zone; a time after the year 9999 becomes the end of that year.
 fn local(seconds: u64, zone: TimeZone) -> ZonedDateTime {
     let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
     time.unwrap_or(Timestamp::MAX).to_zoned_datetime(zone)

@@ -255,7 +255,7 @@ fn is_time(name: &str) -> bool {
 pub fn shown(property: Option<&Property>, exact: bool) -> String {
     let text = |p: &Property| match (AccountProperty::parse(&p.name), &p.value) {
         (Some(of), Value::Number(n)) => identity::text(*n, of.what, of.is_quota, exact),
-        // The library's text is in UTC.
+        // `Property::text` prints times in UTC: the engine does not know the time zone.
         (None, Value::Number(n)) if !exact && is_time(&p.name) => times::property(*n),
         _ => p.text(exact),
     };

@@ -101,7 +101,7 @@ fn figures_are_masked_and_words_are_kept() {
     assert_eq!(masked("2026-11-28.10:11:12 zfs snapshot p/a@1\n", Masked::All), "N zfs snapshot p/a@1\n");
 }
 
-/// Times are in the time zone of the process that asks; exact values count seconds since 1970.
+/// Commands print times in the time zone of their own `TZ`, and with `-p` the seconds since 1970.
 #[test]
 fn times_are_local() {
     let lab = Lab::new();

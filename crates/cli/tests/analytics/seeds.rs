@@ -335,7 +335,7 @@ fn a17_the_processor_cost_of_dedup() {
         assert!(near(reading.of("written"), f64::from(16 << 20), 0.02), "{:?}", reading.0);
         reading.of("process.processors") / reading.of("written")
     };
-    // Other programs make processor time dearer: the least of some rounds is the volume's own.
+    // Other programs on the machine raise the processor time of a byte: the test compares the least of up to three rounds.
     let mut plain = f64::MAX;
     let mut dedup = f64::MAX;
     for _ in 0..3 {

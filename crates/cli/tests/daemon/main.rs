@@ -337,7 +337,7 @@ fn an_unopenable_pool_does_not_keep_the_others_from_being_served() {
     // Its device appears.
     std::fs::rename(site.path("away"), site.path("d1")).unwrap();
     site.wait_until("the pool is opened", || site.pools() == ["bad", "good"]);
-    // It is exported a moment later.
+    // The daemon lists a pool before it exports its file systems.
     site.wait_until("the client goes on", || site.nfs().status_of(&root) == 0);
 }
 

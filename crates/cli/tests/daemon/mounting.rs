@@ -371,7 +371,8 @@ fn a_mount_shows_what_another_protocol_changed_before_its_caches_expire() {
         site.wait_until("the name that is gone", || !new.exists());
         waits.push(renamed.elapsed());
     }
-    // Caches that expire make each change wait for most of a second; a busy machine only some of them.
+    // Without notifications the kernel shows each change when its cache expires, most of a second later. A busy machine delays
+    // only some of the notifications.
     waits.sort();
     assert!(waits[ROUNDS / 2] < Duration::from_millis(500), "{waits:?}");
 }
