@@ -17,7 +17,7 @@ use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
 use crate::sharing::{check_named, set_by};
 use serde::{Deserialize, Serialize};
-use weir_analytics::{DatasetNames, PoolObservation, Sample};
+use weir_analytics::{DatasetNames, PoolObservation, Sample, paths};
 use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_engine::Engine;
@@ -58,6 +58,11 @@ pub enum Action {
     Freeing,
     /// Reads all counters of the pool.
     Sample,
+    /// Looks up the paths of files.
+    Paths {
+        /// Object sets and objects; those beyond [`weir_analytics::MAX_PATHS`] have none.
+        files: Vec<(u64, u64)>,
+    },
     /// Reads all counters of the pool now and some time ago, and its state.
     Observe {
         /// Seconds before now.
@@ -89,6 +94,8 @@ pub enum Outcome {
     Freeing(Option<FreeingProgress>),
     /// The counters of the pool at an instant.
     Sample(Box<Sample>),
+    /// Paths of files, in the order of the question; `None` for one that has none.
+    Paths(Vec<Option<String>>),
     /// Counters of the pool at two instants, and its state.
     Observation(Box<PoolObservation>),
     /// Snapshots and datasets that would be destroyed.
@@ -198,6 +205,7 @@ impl Action {
             Action::Scrub => pool::scrub(host).await.map(Outcome::Scrub),
             Action::Freeing => Ok(Outcome::Freeing(pool::freeing(engine))),
             Action::Sample => Ok(Outcome::Sample(Box::new(DatasetNames::sample(engine).await))),
+            Action::Paths { files } => Ok(Outcome::Paths(paths(engine, &files).await)),
             Action::Observe { seconds } => {
                 observe(host, seconds).await.map(|seen| Outcome::Observation(Box::new(seen)))
             }

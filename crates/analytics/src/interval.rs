@@ -1,5 +1,6 @@
 //! Difference of two samples of a pool.
 
+use crate::files::FileTable;
 use crate::host::HostTotals;
 use crate::sample::{
     ArcState, CauseBytes, ClientTotals, DatasetState, LeafTotals, OperationTotals, Sample, SpaceState, TxgState,
@@ -22,6 +23,9 @@ pub struct Interval {
     pub operations: Vec<OperationTotals>,
     /// Requests by dataset and client; those without requests or device writes are left out.
     pub clients: Vec<ClientTotals>,
+    /// Bytes by file and client, of those with the most.
+    #[serde(default)]
+    pub files: FileTable,
     /// Datasets that are open, at the end.
     pub datasets: Vec<DatasetState>,
     /// Bytes written to devices, by cause.
@@ -52,6 +56,7 @@ impl Interval {
             seconds: (elapsed_ns as f64 / 1e9).max(1e-9),
             operations: operations(before, after),
             clients: clients(before, after),
+            files: FileTable::between(before.map(|before| &before.files), &after.files),
             datasets: after.datasets.clone(),
             written: written(before, after),
             arc: arc_since(&after.arc, &arc),
@@ -221,6 +226,7 @@ mod tests {
                 ..OperationTotals::default()
             }],
             clients: vec![ClientTotals { objset: 54, client: "a".into(), requests, ..ClientTotals::default() }],
+            files: FileTable::default(),
             datasets: vec![],
             written: vec![],
             arc: ArcState { misses: requests, mru_data_bytes: disk, ..ArcState::default() },

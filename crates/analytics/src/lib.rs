@@ -16,6 +16,8 @@
 mod dips;
 mod facts;
 mod families;
+mod file_paths;
+mod files;
 pub mod frame;
 mod history;
 mod host;
@@ -32,6 +34,8 @@ pub mod why;
 pub use dips::{Dip, Dips, dips};
 pub use facts::{ConnectionFacts, LinkFacts, PoolFacts, PoolObservation};
 pub use families::{Family, FamilyKind, FamilyRow};
+pub use file_paths::{FilePaths, MAX_PATHS, paths};
+pub use files::{FileBytes, FileTable, FileTotals};
 pub use history::{History, Resolution};
 pub use host::{HostTotals, InterfaceTotals};
 pub use interval::{Interval, quantile_ns};

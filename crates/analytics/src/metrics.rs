@@ -406,6 +406,7 @@ mod tests {
             uptime_ns: 1,
             operations: vec![row("nfs3", 100), OperationTotals { operation: "readdir".into(), ..row("nfs3", 11) }],
             clients: vec![ClientTotals { dataset, objset: 54, read_bytes: 9, ..ClientTotals::default() }],
+            files: crate::FileTable::default(),
             datasets: Vec::new(),
             written: Vec::new(),
             arc: ArcState::default(),

@@ -27,11 +27,13 @@ impl DatasetNames {
     /// Gives the datasets of a sample the names that are known.
     pub fn apply(&self, sample: &mut Sample) {
         let pool = sample.guid.clone();
-        for row in &mut sample.clients {
-            if row.dataset == objset_name(row.objset)
-                && let Some(Some(name)) = self.0.get(&(pool.clone(), row.objset))
+        let of_clients = sample.clients.iter_mut().map(|row| (&mut row.dataset, row.objset));
+        let of_files = sample.files.rows.iter_mut().map(|row| (&mut row.dataset, row.objset));
+        for (dataset, objset) in of_clients.chain(of_files) {
+            if *dataset == objset_name(objset)
+                && let Some(Some(name)) = self.0.get(&(pool.clone(), objset))
             {
-                row.dataset.clone_from(name);
+                dataset.clone_from(name);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Everything that is counted in a pool, at an instant.
 
+use crate::files::FileTable;
 use crate::host::HostTotals;
 use crate::stores::{StoreSpace, StoreTotals};
 use serde::{Deserialize, Serialize};
@@ -361,6 +362,9 @@ pub struct Sample {
     pub operations: Vec<OperationTotals>,
     /// Requests by dataset and client.
     pub clients: Vec<ClientTotals>,
+    /// Bytes by file and client, of those with the most of late.
+    #[serde(default)]
+    pub files: FileTable,
     /// Datasets that are open.
     #[serde(default)]
     pub datasets: Vec<DatasetState>,
@@ -402,7 +406,7 @@ impl Sample {
             .filter(|cause| cause.bytes > 0);
         let datasets = open_datasets(engine);
         let (stores, store_space) = crate::stores::of(engine);
-        let names = datasets.iter().map(|open| (open.objset, open.name.clone())).collect();
+        let names: BTreeMap<u64, String> = datasets.iter().map(|open| (open.objset, open.name.clone())).collect();
         Sample {
             pool: engine.name(),
             guid: engine.shown().config.guid.to_string(),
@@ -410,6 +414,7 @@ impl Sample {
             uptime_ns: clock.now().ns_since(engine.opened()),
             operations: operations(engine),
             clients: accounts.datasets().into_iter().map(|row| client(&names, row)).collect(),
+            files: FileTable::of(accounts, &names),
             datasets,
             written: written.collect(),
             arc: ArcState::of(engine),
@@ -475,14 +480,18 @@ pub(crate) fn objset_name(objset: u64) -> String {
     format!("objset {objset}")
 }
 
-fn client(names: &BTreeMap<u64, String>, row: DatasetTotals) -> ClientTotals {
-    let dataset = match (names.get(&row.dataset), row.dataset) {
+/// Name of a dataset in a row; `names` has those of the open ones.
+pub(crate) fn dataset_name(names: &BTreeMap<u64, String>, objset: u64) -> String {
+    match (names.get(&objset), objset) {
         (Some(name), _) => name.clone(),
         (None, 0) => String::new(),
         (None, number) => objset_name(number),
-    };
+    }
+}
+
+fn client(names: &BTreeMap<u64, String>, row: DatasetTotals) -> ClientTotals {
     ClientTotals {
-        dataset,
+        dataset: dataset_name(names, row.dataset),
         objset: row.dataset,
         protocol: row.protocol.name().to_owned(),
         client: row.client,

@@ -94,11 +94,23 @@ impl Directories<'_> {
         cookie: u64,
         max: usize,
     ) -> Result<Vec<DirEntry>, FileError> {
-        let zap = self.zap(rq, dir).await?;
+        let entries = self.search(rq, dir, cookie, max).await?;
         if cookie == 0 && self.files.writing.is_some() {
             let (_, metadata) = self.files.load(rq, dir, MetadataScope::Basics).await?;
             self.files.atimes().note(dir, &metadata);
         }
+        Ok(entries)
+    }
+
+    /// Reads entries as [`Directories::read_dir`] does, for the server itself: the directory keeps its access time.
+    pub(crate) async fn search(
+        self,
+        rq: &Request,
+        dir: ObjectId,
+        cookie: u64,
+        max: usize,
+    ) -> Result<Vec<DirEntry>, FileError> {
+        let zap = self.zap(rq, dir).await?;
         let entries = zap.entries(rq, cookie, max).await.map_err(|e| FileError::at(e, dir, 0))?;
         entries.into_iter().map(|stored| entry(dir, stored)).collect()
     }

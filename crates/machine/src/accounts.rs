@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   a request ends ──── Accounts::record ──► by protocol and operation: bytes by source, time by stage, latency
-//!                                       └──► by dataset and origin: bytes read, bytes written
+//!                                       ├──► by dataset and origin: bytes read, bytes written
+//!                                       └──► by file and origin, of those with the most bytes   ([`files`])
 //!   a block is written: WriteCost ─ drop ──► by content and copy; by txg; by dataset and origin
 //! ```
 //!
@@ -11,11 +12,12 @@
 //!
 //! All totals are registers that a snapshot reads without delaying a request; registers that are read one after the other
 //! may differ by requests that ended in between. Recording takes no lock once a client or dataset has its registers, and
-//! threads add to registers of their own ([`shard`]). The tables have fixed sizes; what does not fit is recorded under
+//! threads add to registers of their own ([`shard`]); the lock of a thread's files is contended by a look at them only. The tables have fixed sizes; what does not fit is recorded under
 //! [`Origin::OTHER`].
 
 mod client;
 mod device_bytes;
+mod files;
 mod rows;
 mod shard;
 #[cfg(test)]
@@ -24,12 +26,14 @@ mod totals;
 
 pub use client::{Client, Origin, RequestClient};
 pub use device_bytes::{Content, DeviceBytes, Redundancy, Shares, WriteCost};
+pub use files::{FileCounts, LISTED as LISTED_FILES};
 pub use totals::{LATENCY_CLASSES, RequestTotals};
 
 use crate::lock::{Mutex, order};
-use crate::request::{ANSWERED, IS_ACCOUNTED, Operation, Protocol, Request};
+use crate::request::{ANSWERED, IS_ACCOUNTED, Operation, Protocol, Request, Target};
 use crate::time::{Clock, Nanos};
 use device_bytes::DeviceRegisters;
+use files::{FileCounters, FileKey, FileTable};
 use rows::{Owner, Rows};
 use shard::{SHARDS, Shard};
 use std::collections::BTreeMap;
@@ -58,11 +62,7 @@ impl DatasetTotals {
     /// Totals of an owner of registers, all 0.
     fn of(owner: Owner, clients: &[Client]) -> Self {
         let (dataset, origin) = owner.unwrap_or((0, Origin::OTHER));
-        let (protocol, name) = match clients.iter().find(|client| client.origin() == origin) {
-            Some(client) => (client.protocol(), client.name()),
-            None if origin == Origin::POOL => (Protocol::Internal, ""),
-            None => (Protocol::Internal, "other"),
-        };
+        let (protocol, name) = name_of(origin, clients);
         DatasetTotals {
             dataset,
             protocol,
@@ -79,12 +79,23 @@ impl DatasetTotals {
     }
 }
 
+/// Protocol and name of an origin.
+fn name_of(origin: Origin, clients: &[Client]) -> (Protocol, &str) {
+    match clients.iter().find(|client| client.origin() == origin) {
+        Some(client) => (client.protocol(), client.name()),
+        None if origin == Origin::POOL => (Protocol::Internal, ""),
+        None => (Protocol::Internal, "other"),
+    }
+}
+
 /// The registers of requests. Each thread adds to those of its own shard.
 #[derive(Default)]
 struct RequestRegisters {
     /// By protocol, made when it is first used: by operation.
     operations: [OnceLock<Box<[OperationRegisters]>>; Protocol::ALL.len()],
     rows: Rows<RequestRow>,
+    /// Made when it is first used, apart from the registers that other threads read.
+    files: OnceLock<Box<Mutex<FileCounters>>>,
 }
 
 /// Totals of one dataset and one client.
@@ -114,6 +125,34 @@ pub struct DatasetTotals {
     pub device: DeviceBytes,
 }
 
+/// Totals of one file and one client, since the file was listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileTotals {
+    /// Number of the dataset's object set.
+    pub dataset: u64,
+    /// Number of the object: a file, or the contents of a volume.
+    pub object: u64,
+    /// Protocol of the client.
+    pub protocol: Protocol,
+    /// Address or user; as in [`DatasetTotals`].
+    pub client: String,
+    /// Tells the times apart that this file and client were listed: greater each time.
+    pub entry: u64,
+    /// Counts since it was listed.
+    pub counts: FileCounts,
+    /// Bytes that it had at most beside the counted ones, since the pool was opened.
+    pub error_bytes: u64,
+}
+
+/// The files with the most bytes of late, and the sum of all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesTotals {
+    /// At most [`LISTED_FILES`] files, each with one client.
+    pub files: Vec<FileTotals>,
+    /// Counts that are in none of `files`.
+    pub unlisted: FileCounts,
+}
+
 /// Bytes written to devices in one txg, and bytes acknowledged in it.
 #[derive(Default)]
 struct TxgRegisters {
@@ -130,6 +169,7 @@ pub struct Accounts {
     device: DeviceRegisters,
     txgs: [TxgRegisters; TXGS],
     last_synced: AtomicU64,
+    files: Mutex<FileTable, { order::FILE_TABLE }>,
     clients: Mutex<Vec<Client>, { order::CLIENTS }>,
 }
 
@@ -142,6 +182,7 @@ impl Default for Accounts {
             device: DeviceRegisters::default(),
             txgs: std::array::from_fn(|_| TxgRegisters::default()),
             last_synced: AtomicU64::default(),
+            files: Mutex::default(),
             clients: Mutex::default(),
         }
     }
@@ -190,7 +231,7 @@ impl Accounts {
     fn record_totals(&self, request: &Request) {
         let shard = Shard::of_thread();
         let add = |register: &AtomicU64, n: u64| shard.add(register, n);
-        let Some(RequestRegisters { operations, rows }) = self.shards.get(shard.number()) else { return };
+        let Some(RequestRegisters { operations, rows, files }) = self.shards.get(shard.number()) else { return };
         let registers = operations[request.protocol() as usize]
             .get_or_init(|| (0..Operation::SLOTS).map(|_| OperationRegisters::default()).collect());
         let Some(registers) = registers.get(request.operation.slot()) else { return };
@@ -203,14 +244,20 @@ impl Accounts {
         let latency_ns = self.now().ns_since(request.begun);
         let class = (latency_ns.max(1).ilog2() as usize).min(LATENCY_CLASSES - 1);
         add(&registers.latency[class], 1);
-        let row = rows.of(request.target().dataset, request.origin());
+        let Target { dataset, object, .. } = request.target();
+        let written = request.written_bytes();
+        if object > 0 && (answered | written) > 0 {
+            let key = FileKey { dataset, object, origin: request.origin() };
+            files.get_or_init(Box::default).lock().record(key, answered, written);
+        }
+        let row = rows.of(dataset, request.origin());
         add(&row.requests, 1);
         add(&row.reads, u64::from(request.operation == Operation::Read));
         add(&row.writes, u64::from(request.operation == Operation::Write));
         add(&row.overlapping, u64::from(request.is_overlapping));
         add(&row.time_ns, latency_ns);
         add(&row.answered_bytes, answered);
-        add(&row.written_bytes, request.written_bytes());
+        add(&row.written_bytes, written);
     }
 
     /// Totals of the requests of a protocol.
@@ -254,6 +301,28 @@ impl Accounts {
             owner.is_some() || totals.requests > 0 || totals.device.total() > 0
         };
         totals.into_iter().filter(is_used).map(|(_, totals)| totals).collect()
+    }
+
+    /// Totals of the files with the most bytes of late, by client.
+    pub fn files(&self) -> FilesTotals {
+        let clients = self.clients.lock().clone();
+        let mut table = self.files.lock();
+        let counters = self.shards.iter().filter_map(|shard| shard.files.get());
+        let taken: Vec<_> = counters.map(|counters| counters.lock().take()).collect();
+        table.add(&taken, self.now());
+        let total = |(key, file): (&FileKey, &files::ListedFile)| {
+            let (protocol, client) = name_of(key.origin, &clients);
+            FileTotals {
+                dataset: key.dataset,
+                object: key.object,
+                protocol,
+                client: client.to_owned(),
+                entry: file.entry,
+                counts: file.counts,
+                error_bytes: file.error_bytes,
+            }
+        };
+        FilesTotals { files: table.files().map(total).collect(), unlisted: table.unlisted() }
     }
 
     /// Begins the write of a block: its content, the txg that writes it, the object set that it belongs to, and the

@@ -193,6 +193,8 @@ pub mod order {
         POOL_USES,
         /// Clients of the accounts.
         CLIENTS,
+        /// Files of the accounts, while what the threads counted is added to them.
+        FILE_TABLE,
         /// Objects of a disk in an object store.
         STORE_OBJECTS,
         /// Table of the buffers' memory regions.

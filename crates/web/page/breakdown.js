@@ -1,28 +1,39 @@
-// The breakdown: bytes or requests of the last minutes by client, dataset, protocol or operation, as stacked areas. A name in the list
-// highlights its area. It is made of the live stream, since the page was opened.
+// The breakdown: bytes or requests of the last minutes by client, dataset, file, protocol or operation, as stacked areas. A name in the
+// list highlights its area. It is made of the live stream, since the page was opened.
+//
+// Of files, the server lists those with the most bytes; what it counted for none of them is in the sum of all others. A listed file
+// may have a part of it, at most its error.
 
 import { csv, scaled } from "./format.js";
 import { COLOURS, button, element, prepare, savePng, saveText } from "./dom.js";
 import { paintTimes } from "./graph.js";
 import { linesOf } from "./series.js";
 
-export const TITLE = "Breakdown by client, dataset, protocol or operation";
+export const TITLE = "Breakdown by client, dataset, file, protocol or operation";
 export const OTHERS = "all others";
 // Seconds that are kept, names of a second that are kept, and names that are shown.
 const KEPT = 300;
 const MAX_NAMES = 50;
+const MAX_TEXTS = 10000;
 const MAX_SHOWN = COLOURS.length - 1;
 const TOP = 16;
 const BOTTOM = 15;
 const sum = (counts) => Object.values(counts).reduce((all, n) => all + n, 0);
-// What the parts are: the rows of an interval, and the name of a row.
+const clientOf = (row) => (row.protocol === "internal" ? "(pool)" : row.client || "–");
+// A file in a text: by its number until the server has found its path.
+export const fileOf = (row) => `${row.dataset || "–"}${row.path === "(volume)" ? "" : `: ${row.path ?? `object ${row.object}`}`}`;
+// What the parts are: the rows of an interval, and the name of a row. Of files, the name in the sums is that of the object, and the
+// third function makes the text.
 const PARTS = {
-  client: ["clients", (row) => (row.protocol === "internal" ? "(pool)" : row.client || "–")],
+  client: ["clients", clientOf],
   "client and dataset": ["clients", (row) => (row.protocol === "internal" ? "(pool)" : `${row.client || "–"} · ${row.dataset || "–"}`)],
   dataset: ["clients", (row) => row.dataset || "(pool)"],
+  file: ["files", (row) => `${row.objset}:${row.object}`, fileOf],
+  "client and file": ["files", (row) => `${row.protocol}:${row.client}:${row.objset}:${row.object}`, (row) => `${clientOf(row)} · ${fileOf(row)}`],
   protocol: ["operations", (row) => row.protocol],
   operation: ["operations", (row) => row.operation],
 };
+const rowsOf = (interval, rows) => (rows === "files" ? interval.files.rows.map((row) => ({ ...row, ...row.counted })) : interval[rows]);
 // What is counted: the unit, and the count of a row.
 const COUNTS = {
   "bytes read": ["bytes/s", (row) => (typeof row.read_bytes === "number" ? row.read_bytes : sum(row.read_bytes))],
@@ -35,10 +46,17 @@ export function ratesOf(interval, part, count) {
   const [rows, nameOf] = PARTS[part];
   const [, of] = COUNTS[count];
   const sums = new Map();
-  for (const row of interval[rows]) sums.set(nameOf(row), (sums.get(nameOf(row)) ?? 0) + of(row) / interval.seconds);
+  for (const row of rowsOf(interval, rows)) sums.set(nameOf(row), (sums.get(nameOf(row)) ?? 0) + of(row) / interval.seconds);
   const all = [...sums].filter(([, rate]) => rate > 0).sort((one, other) => other[1] - one[1]);
-  const rest = all.slice(MAX_NAMES).reduce((total, [, rate]) => total + rate, 0);
+  const unlisted = rows === "files" ? of(interval.files.unlisted) / interval.seconds : 0;
+  const rest = all.slice(MAX_NAMES).reduce((total, [, rate]) => total + rate, unlisted);
   return rest > 0 ? [...all.slice(0, MAX_NAMES), [OTHERS, rest]] : all;
+}
+
+// Texts of the names in the sums of an interval that are no texts.
+export function textsOf(interval, part) {
+  const [rows, nameOf, textOf] = PARTS[part];
+  return textOf ? rowsOf(interval, rows).map((row) => [nameOf(row), textOf(row)]) : [];
 }
 
 // Times and columns of the names with the greatest sums, and of all others.
@@ -76,6 +94,8 @@ export class Breakdown {
     this.count = select("Of", COUNTS);
     this.list = element("div", undefined, this.figure);
     this.list.className = "breakdown";
+    this.note = element("p", "", this.figure);
+    this.note.className = "note";
     this.canvas = element("canvas", undefined, this.figure);
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", TITLE);
@@ -89,6 +109,7 @@ export class Breakdown {
   // Begins again: another pool is shown.
   forget() {
     this.seconds = [];
+    this.texts = new Map();
     this.chosen = undefined;
   }
 
@@ -96,8 +117,24 @@ export class Breakdown {
     const { time_ms: time } = interval;
     const rates = {};
     for (const part of Object.keys(PARTS)) for (const count of Object.keys(COUNTS)) rates[`${part}/${count}`] = ratesOf(interval, part, count);
-    this.seconds.push({ time, rates });
+    const error = interval.files.rows.reduce((most, row) => Math.max(most, row.error_bytes), 0);
+    this.seconds.push({ time, rates, error });
     if (this.seconds.length > KEPT) this.seconds.shift();
+    // Names that are in no second any more are forgotten from time to time.
+    if (this.texts.size > MAX_TEXTS) this.texts.clear();
+    for (const part of Object.keys(PARTS)) for (const [name, text] of textsOf(interval, part)) this.texts.set(name, text);
+  }
+
+  textOf(name) {
+    return this.texts.get(name) ?? name;
+  }
+
+  // What a file may have had in a second beside what is shown.
+  errorText() {
+    if (PARTS[this.part.value][0] !== "files") return "";
+    const most = this.seconds.reduce((all, { error }) => Math.max(all, error), 0);
+    if (most === 0) return "Each byte is at its file.";
+    return `In one second, a file of a client may have up to ${scaled(most, "bytes")} of “${OTHERS}”.`;
   }
 
   data() {
@@ -121,7 +158,8 @@ export class Breakdown {
     if (!data.names.includes(this.chosen)) this.chosen = undefined;
     this.paint(context, data, width, height, getComputedStyle(canvas).color);
     this.showList(data);
-    const texts = data.names.map((name, n) => `${name} ${this.mean(data.columns[n])}`);
+    const texts = data.names.map((name, n) => `${this.textOf(name)} ${this.mean(data.columns[n])}`);
+    this.note.textContent = this.errorText();
     canvas.setAttribute("aria-label", `${TITLE}, ${this.count.value} by ${this.part.value}: ${texts.join(", ") || "nothing"}`);
   }
 
@@ -131,7 +169,7 @@ export class Breakdown {
     names.forEach((name, n) => {
       let one = old.get(name);
       if (!one) {
-        one = button("", `Bring out ${name}`, this.list, () => {
+        one = button("", `Bring out ${this.textOf(name)}`, this.list, () => {
           this.chosen = this.chosen === name ? undefined : name;
           this.draw();
         });
@@ -141,7 +179,7 @@ export class Breakdown {
       }
       old.delete(name);
       one.firstElementChild.style.background = COLOURS[n];
-      const text = `${name} ${this.mean(columns[n])}`;
+      const text = `${this.textOf(name)} ${this.mean(columns[n])}`;
       if (one.lastElementChild.textContent !== text) one.lastElementChild.textContent = text;
       one.setAttribute("aria-label", `${text}, bring out`);
       one.setAttribute("aria-pressed", String(this.chosen === name));
@@ -188,13 +226,13 @@ export class Breakdown {
 
   savePng() {
     const data = this.data();
-    const legend = data.names.map((name, n) => ({ colour: COLOURS[n], text: `${name} ${this.mean(data.columns[n])}` }));
+    const legend = data.names.map((name, n) => ({ colour: COLOURS[n], text: `${this.textOf(name)} ${this.mean(data.columns[n])}` }));
     savePng(this.canvas, TITLE, this.view.pool, legend, (context, width, height, colour) => this.paint(context, data, width, height, colour));
   }
 
   saveCsv() {
     const { names, times, columns } = this.data();
-    const head = ["time", "time_ms", ...names.map((name) => `${name} (${this.unit()})`)];
+    const head = ["time", "time_ms", ...names.map((name) => `${this.textOf(name)} (${this.unit()})`)];
     const rows = times.map((time, n) => [new Date(time).toISOString(), time, ...columns.map((column) => column[n])]);
     saveText(csv(head, rows), [this.view.pool, TITLE, this.part.value, this.count.value], "csv");
   }

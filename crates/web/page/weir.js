@@ -52,6 +52,7 @@ let dipsDue = 0;
 
 const ask = (subject) => why.ask(view.pool, subject);
 const clients = new Table("clients", ask);
+const files = new Table("files", ask);
 const operations = new Table("operations", ask);
 // The figures: { id, title, graph }.
 const shown = [];
@@ -165,6 +166,14 @@ function showTables(interval) {
     cells: [row.protocol === "internal" && !row.client ? "(pool)" : client(row), row.protocol, dataset(row),
       rate(row.requests).toFixed(0), bytes(row.read_bytes), bytes(row.written_bytes), bytes(row.device_bytes)],
   })));
+  files.fill(interval.files.rows.map((row) => ({
+    key: JSON.stringify([row.client, row.protocol, row.objset, row.object]),
+    cells: [client(row), row.protocol, dataset(row), row.path ?? `object ${row.object}`, rate(row.counted.requests).toFixed(0),
+      bytes(row.counted.read_bytes), bytes(row.counted.written_bytes), row.error_bytes ? bytes(row.error_bytes) : "–"],
+  })));
+  const { unlisted } = interval.files;
+  byId("unlisted").textContent = unlisted.requests === 0 ? "All files that were read or written are listed." :
+    `Other files: ${rate(unlisted.requests).toFixed(0)} requests/s, ${bytes(unlisted.read_bytes)} read, ${bytes(unlisted.written_bytes)} written.`;
   const time = (seconds) => scaled(seconds, "s");
   operations.fill(busiest(interval.operations).map((row) => {
     const [stage, ns] = Object.entries(row.stage_ns).reduce((most, one) => (one[1] > most[1] ? one : most), ["", 0]);
@@ -265,6 +274,7 @@ function setPool(name) {
   flow.forget();
   breakdown.forget();
   clients.clear();
+  files.clear();
   operations.clear();
   byId("ask").disabled = !name;
   begin();

@@ -20,6 +20,7 @@ mod access;
 mod admin;
 mod api;
 mod exporters;
+mod files;
 mod interfaces;
 mod network;
 mod origin;

@@ -24,7 +24,11 @@ impl Recorder {
     pub fn start(machine: &Machine, pools: Arc<dyn Pools>, store: Option<Store>) -> Self {
         let is_stored = store.is_some();
         let sampler = Sampler::new(machine, pools, store);
-        let mut tasks = vec![tokio::spawn(sampler.clone().run()), tokio::spawn(sampler.clone().run_names())];
+        let mut tasks = vec![
+            tokio::spawn(sampler.clone().run()),
+            tokio::spawn(sampler.clone().run_names()),
+            tokio::spawn(sampler.clone().run_paths()),
+        ];
         if is_stored {
             tasks.push(tokio::spawn(sampler.clone().run_flushes()));
         }

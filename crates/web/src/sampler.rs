@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use utoipa::ToSchema;
 use weir_analytics::metrics::ServiceState;
-use weir_analytics::{DatasetNames, History, Interval, Point, PoolObservation, Sample};
+use weir_analytics::{DatasetNames, FilePaths, History, Interval, MAX_PATHS, Point, PoolObservation, Sample};
 use weir_engine::Engine;
 use weir_machine::lock::Mutex;
 use weir_machine::{Machine, Nanos};
@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two flushes of the history: a crash loses at most the points of this time.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Number of [`INTERVAL`]s after which the sampler reads the names of datasets again: they may have been renamed.
+/// Number of [`INTERVAL`]s after which the sampler reads the names of datasets and files again: they may have been renamed.
 const NAMES_ROUNDS: u32 = 60;
 
 /// Diagnoses at the same time; further ones wait. Each reads the MOS of a pool.
@@ -98,6 +98,8 @@ pub(crate) struct Sampler {
     interfaces: Mutex<Interfaces>,
     /// Names of datasets that are not open.
     names: Mutex<Arc<DatasetNames>>,
+    /// Paths of files that clients read or write.
+    paths: Mutex<Arc<FilePaths>>,
     live: watch::Sender<Arc<Vec<LiveSecond>>>,
 }
 
@@ -115,6 +117,7 @@ impl Sampler {
             diagnoses,
             interfaces: Mutex::default(),
             names: Mutex::default(),
+            paths: Mutex::default(),
             live,
         })
     }
@@ -155,11 +158,37 @@ impl Sampler {
         }
     }
 
+    /// Finds the paths of the files of the last second while someone follows the live stream, until the task is dropped.
+    pub async fn run_paths(self: Arc<Self>) {
+        let mut paths = FilePaths::default();
+        let mut rounds = 0;
+        loop {
+            if rounds == NAMES_ROUNDS {
+                paths = FilePaths::default();
+                rounds = 0;
+            }
+            rounds += 1;
+            let seconds = if self.live.receiver_count() > 0 { self.live.borrow().clone() } else { Arc::default() };
+            for engine in self.pools.engines() {
+                let pool = engine.shown().config.guid.to_string();
+                for second in seconds.iter().filter(|second| second.interval.pool == engine.name()) {
+                    paths.learn(&engine, &pool, &second.interval.files.rows).await;
+                }
+            }
+            *self.paths.lock() = Arc::new(paths.clone());
+            self.machine.clock.sleep(INTERVAL).await;
+        }
+    }
+
     /// Samples of these pools, with the names that are known and the counters of the host.
     fn sampled<'a>(&self, engines: impl IntoIterator<Item = &'a Arc<Engine>>) -> Vec<Sample> {
         let mut samples: Vec<Sample> = engines.into_iter().map(|engine| Sample::take(engine)).collect();
         let names = self.names.lock().clone();
-        samples.iter_mut().for_each(|sample| names.apply(sample));
+        let paths = self.paths.lock().clone();
+        for sample in &mut samples {
+            names.apply(sample);
+            paths.apply(&sample.guid, &mut sample.files.rows);
+        }
         self.interfaces.lock().complete(&mut samples);
         samples
     }
@@ -191,7 +220,8 @@ impl Sampler {
             for sample in samples {
                 let before = kept.get(&sample.pool).map(|kept| &kept.sample);
                 let is_first = before.is_none();
-                let interval = Interval::between(before, &sample);
+                let mut interval = Interval::between(before, &sample);
+                interval.files.truncate(MAX_PATHS);
                 let guid = guid_of(&sample);
                 let entry = kept.entry(sample.pool.clone());
                 let kept = entry.or_insert_with(|| PoolHistory::new(sample.clone(), self.store.is_none()));

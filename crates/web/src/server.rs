@@ -7,7 +7,7 @@ use crate::origin::Origin;
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
 use crate::tls::WebTls;
-use crate::{api, page, ranges, why};
+use crate::{api, files, page, ranges, why};
 use axum::Router;
 use axum::extract::{Extension, FromRef, Request};
 use axum::http::HeaderValue;
@@ -171,6 +171,7 @@ fn router(state: AppState, origin: Arc<Origin>) -> Router {
         .route("/api/v1/pools", get(api::pools))
         .route("/api/v1/series", get(api::series))
         .route("/api/v1/pools/{pool}/sample", get(api::sample))
+        .route("/api/v1/pools/{pool}/files", get(files::files))
         .route("/api/v1/pools/{pool}/history", get(ranges::history))
         .route("/api/v1/pools/{pool}/latency", get(ranges::latency))
         .route("/api/v1/pools/{pool}/dips", get(ranges::dips))

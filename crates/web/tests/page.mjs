@@ -117,6 +117,17 @@ test("a breakdown has the greatest names, and the sum of all", () => {
   assert.deepEqual([columns[0], columns[8]], [[12, 1], [10, 0]]);
 });
 
+test("a breakdown by file has what is in no row, and a file its path as soon as it is known", () => {
+  const row = (client, object, read, path) => ({ client, protocol: "nfs3", dataset: "tank/home", objset: 54, object, path, entry: object, counted: { requests: 1, read_bytes: read, written_bytes: 0 }, error_bytes: 8 });
+  const interval = { seconds: 2, files: { rows: [row("a", 7, 60, "/film"), row("b", 7, 20, null), row("b", 8, 10, null)], unlisted: { requests: 3, read_bytes: 8, written_bytes: 0 } } };
+  assert.deepEqual(breakdown.ratesOf(interval, "file", "bytes read"), [["54:7", 40], ["54:8", 5], [breakdown.OTHERS, 4]]);
+  assert.deepEqual(breakdown.ratesOf(interval, "client and file", "requests").length, 4);
+  const texts = new Map(breakdown.textsOf(interval, "client and file"));
+  assert.deepEqual([...texts.values()], ["a · tank/home: /film", "b · tank/home: object 7", "b · tank/home: object 8"]);
+  assert.equal(breakdown.fileOf({ dataset: "tank/vol", object: 1, path: "(volume)" }), "tank/vol");
+  assert.deepEqual(breakdown.textsOf(interval, "file")[0], ["54:7", "tank/home: /film"]);
+});
+
 test("dips that repeat are said with their time", () => {
   assert.equal(graphs.dipsText(undefined), "");
   assert.equal(graphs.dipsText({ period_ms: 6040, dips: [1, 2, 3, 4, 5] }), "dips every 6.0 s: 5 in this time");

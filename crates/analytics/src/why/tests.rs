@@ -41,6 +41,7 @@ fn healthy() -> Interval {
             row("nfs3", "write", &[("locks", 10), ("device", 90)]),
         ],
         clients: vec![client("10.0.0.1"), client("10.0.0.2")],
+        files: crate::FileTable::default(),
         datasets: vec![DatasetState {
             name: "tank/home".into(),
             objset: 54,

@@ -18,7 +18,7 @@ use crate::remote::RemoteProcess;
 use crate::zpool::holder::PoolHolder;
 use crate::zpool::opened::{held, held_in};
 use weir_admin::{Action, Command, OpenPool, Outcome};
-use weir_analytics::{Interval, PoolObservation, Sample};
+use weir_analytics::{FileTable, Interval, PoolObservation, Sample};
 
 /// Pools whose counters are read again and again.
 pub struct Watched {
@@ -63,6 +63,24 @@ impl Watched {
             *last = Some(sample);
         }
         Ok(out)
+    }
+
+    /// Gives the files of an interval of the pool with this place the paths that its process finds.
+    ///
+    /// # Errors
+    /// If the process does not answer.
+    pub fn name_files(&self, call: &Call, place: usize, files: &mut FileTable) -> Result<(), Failure> {
+        let Some((name, remote)) = self.pools.get(place).filter(|_| !files.rows.is_empty()) else { return Ok(()) };
+        let wanted = files.rows.iter().map(|row| (row.objset, row.object)).collect();
+        let command = Command { pool: name.clone(), line: String::new(), action: Action::Paths { files: wanted } };
+        match admin::send(call, remote, &command)? {
+            Ok(Outcome::Paths(found)) => {
+                files.rows.iter_mut().zip(found).for_each(|(row, path)| row.path = path);
+                Ok(())
+            }
+            Ok(_) => Err(Failure::failed(format!("process {} answers with something else than paths", remote.pid))),
+            Err(refusal) => Err(Failure::failed(refusal.why)),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! [`MAX_ROWS`], none is kept, so that the samples of a pool take some MiB at most.
 
 use std::collections::VecDeque;
-use weir_analytics::Sample;
+use weir_analytics::{FileTable, Sample};
 use weir_engine::Engine;
 use weir_machine::lock::Mutex;
 
@@ -32,7 +32,8 @@ impl RecentSamples {
         let uptime_ns = engine.machine.clock.now().ns_since(engine.opened());
         let is_due = self.0.lock().back().is_none_or(|last| uptime_ns >= last.uptime_ns + INTERVAL_NS);
         if is_due {
-            self.keep(Sample::take(engine));
+            // A diagnosis does not look at files.
+            self.keep(Sample { files: FileTable::default(), ..Sample::take(engine) });
         }
     }
 
@@ -70,7 +71,7 @@ impl RecentSamples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_analytics::{ArcState, ClientTotals, SpaceState, TxgState};
+    use weir_analytics::{ArcState, ClientTotals, FileTable, SpaceState, TxgState};
 
     fn sample(seconds: u64, rows: usize) -> Sample {
         Sample {
@@ -80,6 +81,7 @@ mod tests {
             uptime_ns: seconds * 1_000_000_000,
             operations: Vec::new(),
             clients: vec![ClientTotals::default(); rows],
+            files: FileTable::default(),
             datasets: Vec::new(),
             written: Vec::new(),
             arc: ArcState::default(),

@@ -2,13 +2,15 @@
 
 use crate::table::{Align, Table};
 use crate::units::{human, human_bytes, human_time_ns, percent};
-use weir_analytics::{ClientTotals, Interval, OperationTotals, quantile_ns};
+use weir_analytics::{ClientTotals, FileBytes, FileTable, FileTotals, Interval, OperationTotals, quantile_ns};
 
 /// Order of the rows, the greatest first; names in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Requests.
     Ops,
+    /// Bytes read and written.
+    Bytes,
     /// Bytes read.
     Read,
     /// Bytes written.
@@ -24,12 +26,28 @@ impl Order {
     pub fn named(name: &str) -> Option<Order> {
         match name {
             "ops" => Some(Order::Ops),
+            "bytes" => Some(Order::Bytes),
             "read" => Some(Order::Read),
             "write" => Some(Order::Write),
             "device" => Some(Order::Device),
             "name" => Some(Order::Name),
             _ => None,
         }
+    }
+
+    /// Puts files into this order. Names are those of clients and datasets: paths are looked up of the first rows only.
+    pub fn sort_files(self, rows: &mut [FileTotals]) {
+        let name = |row: &FileTotals| (row.client.clone(), row.dataset.clone(), row.object);
+        rows.sort_by_key(|row| {
+            let number = match self {
+                Order::Ops => row.counted.requests,
+                Order::Bytes | Order::Device => row.counted.total(),
+                Order::Read => row.counted.read_bytes,
+                Order::Write => row.counted.written_bytes,
+                Order::Name => 0,
+            };
+            (std::cmp::Reverse(number), name(row))
+        });
     }
 }
 
@@ -108,6 +126,47 @@ fn columns(names: &[(&str, Align)]) -> Table {
     Table::new(names.iter().map(|(name, align)| ((*name).to_owned(), *align)), false)
 }
 
+/// The screen of one pool with the files of the interval in their order.
+pub fn files_screen(interval: &Interval, parsable: bool) -> String {
+    let numbers = Numbers { interval, parsable };
+    let mut out = summary(&numbers);
+    out.push_str(&files(&numbers));
+    out
+}
+
+fn files(numbers: &Numbers<'_>) -> String {
+    use Align::{Left, Right};
+    let heads = [("CLIENT", Left), ("PROTO", Left)];
+    let right = ["OPS/S", "READ/S", "WRITE/S", "ERROR/S"].map(|name| (name, Right));
+    let heads = heads.into_iter().chain(right).chain([("DATASET", Left), ("FILE", Left)]);
+    let mut table = columns(&heads.collect::<Vec<_>>());
+    let FileTable { rows, unlisted } = &numbers.interval.files;
+    let rates = |counted: &FileBytes| {
+        let FileBytes { requests, read_bytes, written_bytes } = *counted;
+        [numbers.rate(requests), numbers.bytes_rate(read_bytes), numbers.bytes_rate(written_bytes)]
+    };
+    for row in rows {
+        let file = row.path.as_deref().map_or_else(|| format!("object {}", row.object), printable);
+        let names = [client_name(&row.protocol, &row.client), or_dash(&row.protocol)];
+        let rest = [numbers.bytes_rate(row.error_bytes), or_dash(&row.dataset), file];
+        table.row(names.into_iter().chain(rates(&row.counted)).chain(rest).collect());
+    }
+    if unlisted.requests > 0 {
+        let names = ["(others)".to_owned(), "-".to_owned()];
+        let rest = ["-"; 3].map(str::to_owned);
+        table.row(names.into_iter().chain(rates(unlisted)).chain(rest).collect());
+    }
+    if table.is_empty() { "\n(no file was read or written)\n".to_owned() } else { format!("\n{}", table.text()) }
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_owned() } else { printable(text) }
+}
+
+fn client_name(protocol: &str, client: &str) -> String {
+    if protocol == "internal" && client.is_empty() { "(pool)".to_owned() } else { or_dash(client) }
+}
+
 fn clients(numbers: &Numbers<'_>, order: Order) -> String {
     use Align::{Left, Right};
     let mut rows: Vec<&ClientTotals> = numbers.interval.clients.iter().collect();
@@ -115,6 +174,7 @@ fn clients(numbers: &Numbers<'_>, order: Order) -> String {
     rows.sort_by_key(|row| {
         let number = match order {
             Order::Ops => row.requests,
+            Order::Bytes => row.read_bytes + row.written_bytes,
             Order::Read => row.read_bytes,
             Order::Write => row.written_bytes,
             Order::Device => row.device_bytes,
@@ -126,13 +186,8 @@ fn clients(numbers: &Numbers<'_>, order: Order) -> String {
     let heads = heads.into_iter().chain(["OPS/S", "READ/S", "WRITE/S", "DEVICE WRITE/S"].map(|name| (name, Right)));
     let mut table = columns(&heads.collect::<Vec<_>>());
     for row in &rows {
-        let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { printable(text) };
         table.row(vec![
-            if row.protocol == "internal" && row.client.is_empty() {
-                "(pool)".to_owned()
-            } else {
-                or_dash(&row.client)
-            },
+            client_name(&row.protocol, &row.client),
             or_dash(&row.protocol),
             or_dash(&row.dataset),
             numbers.rate(row.requests),
@@ -150,6 +205,7 @@ fn operations(numbers: &Numbers<'_>, order: Order) -> String {
     rows.sort_by_key(|row| {
         let number = match order {
             Order::Ops => row.requests,
+            Order::Bytes => row.read_bytes.total() + row.written_bytes,
             Order::Read => row.read_bytes.total(),
             Order::Write => row.written_bytes,
             Order::Device => row.stage_ns.get("device"),
@@ -188,6 +244,24 @@ mod tests {
     use super::*;
     use weir_analytics::{ArcState, CauseBytes, Counts, SpaceState, TxgState};
 
+    fn counted(requests: u64, read_bytes: u64) -> FileBytes {
+        FileBytes { requests, read_bytes, written_bytes: 2048 }
+    }
+
+    fn file(path: &str, read_bytes: u64) -> FileTotals {
+        FileTotals {
+            dataset: "tank/home".into(),
+            objset: 54,
+            object: 9,
+            path: Some(path.into()),
+            protocol: "nfs3".into(),
+            client: "10.0.0.1".into(),
+            entry: 1,
+            counted: counted(10, read_bytes),
+            error_bytes: 1 << 20,
+        }
+    }
+
     fn interval() -> Interval {
         let client = |client: &str, requests, written_bytes| ClientTotals {
             dataset: "tank/home".into(),
@@ -213,6 +287,7 @@ mod tests {
                 ..OperationTotals::default()
             }],
             clients: vec![client("10.0.0.1", 10, 2048), client("evil\x1b[2J", 20, 0)],
+            files: FileTable { rows: vec![file("/a", 4 << 20), file("/b", 6 << 20)], unlisted: counted(3, 1 << 20) },
             datasets: Vec::new(),
             written: vec![CauseBytes { content: "data".into(), redundancy: "parity".into(), bytes: 2048 }],
             arc: ArcState { demand_hits: 3, misses: 1, max_bytes: 1 << 30, ..ArcState::default() },
@@ -245,5 +320,24 @@ nfs3   read          15      4M       0B  262us  1ms  device 10us
         let order =
             |order| screen(&interval(), order, true).find("10.0.0.1") < screen(&interval(), order, true).find("evil");
         assert!(order(Order::Write) && order(Order::Name) && !order(Order::Ops));
+    }
+
+    #[test]
+    fn a_screen_of_files_has_their_errors_and_the_sum_of_the_others() {
+        let mut interval = interval();
+        Order::Bytes.sort_files(&mut interval.files.rows);
+        interval.files.rows[1].path = None;
+        let text = files_screen(&interval, false);
+        let rows: Vec<String> =
+            text.lines().skip(5).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        let expected = [
+            "CLIENT PROTO OPS/S READ/S WRITE/S ERROR/S DATASET FILE",
+            "10.0.0.1 nfs3 5 3M 1K 512K tank/home /b",
+            "10.0.0.1 nfs3 5 2M 1K 512K tank/home object 9",
+            "(others) - 2 512K 1K - - -",
+        ];
+        assert_eq!(rows, expected, "{text}");
+        interval.files = FileTable::default();
+        assert!(files_screen(&interval, false).ends_with("\n(no file was read or written)\n"));
     }
 }

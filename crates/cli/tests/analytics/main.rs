@@ -5,6 +5,7 @@
 mod browser;
 mod chromium;
 mod cost;
+mod files;
 mod history;
 mod hour;
 mod http;

@@ -3,12 +3,13 @@
 
 use allocation_counter::measure;
 use bytes::Bytes;
+use std::cell::Cell;
 use std::sync::Arc;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt};
 use weir_format::ObjectId;
-use weir_machine::{Accounts, Operation, Protocol, Request, Source, Stage};
+use weir_machine::{Accounts, Operation, Protocol, Request, Source, Stage, Target};
 use weir_pool::config::Class;
 use weir_sim::{SimWorld, Timing};
 
@@ -20,8 +21,12 @@ const PIECE_BYTES: usize = 4096;
 fn an_account_of_a_request_allocates_nothing() {
     let accounts = &Accounts::default();
     let client = accounts.client(Protocol::Nfs3, "10.0.0.1");
+    let objects = &Cell::new(0);
     let request = || {
         let rq = accounts.begin(&client, Operation::Read);
+        // More files than a thread has places for.
+        let object = objects.replace(objects.get() + 1) % 999 + 1;
+        rq.set_target(Target { dataset: 54, object, ..Target::default() });
         Source::ALL.iter().for_each(|source| rq.answer(*source, 4096));
         Stage::ALL.iter().for_each(|stage| rq.spent(*stage, 100));
         rq.wrote(1);
@@ -30,7 +35,7 @@ fn an_account_of_a_request_allocates_nothing() {
     };
     // The first request of a thread gives it registers of its own.
     assert!(measure(request).count_total > 0, "allocations are counted");
-    assert_eq!(measure(|| (0..1000).for_each(|_| request())).count_total, 0);
+    assert_eq!(measure(|| (0..10_000).for_each(|_| request())).count_total, 0);
 }
 
 struct Pool {

@@ -32,6 +32,8 @@ use weir_machine::Request;
 const BATCH: usize = 32 << 10;
 /// The kind bits of a mode.
 const KIND: u64 = 0o170_000;
+/// Shown in place of the path of an unlinked open file.
+const ON_DELETE_QUEUE: &[u8] = b"(on_delete_queue)";
 /// A directory.
 const DIRECTORY: u64 = 0o040_000;
 
@@ -303,7 +305,7 @@ impl Side<'_> {
     fn path(&self) -> Option<&[u8]> {
         match &self.path {
             Path::At(path) => Some(path),
-            Path::Queued => Some(b"(on_delete_queue)"),
+            Path::Queued => Some(ON_DELETE_QUEUE),
             Path::None | Path::Failed(_) => None,
         }
     }

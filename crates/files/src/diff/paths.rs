@@ -1,11 +1,13 @@
 //! Resolves paths through parents: a file stores the directory in which it was created, or to which it was last moved
 //! or linked, and its name is found in that directory.
 //!
-//! Many files are resolved together, one level of parents at a time, so that each directory is read once.
+//! Many files are resolved together, one level of parents at a time, so that each directory is read once. Reading it changes no
+//! access time.
 
-use super::{Stat, master_word};
+use super::{ON_DELETE_QUEUE, Stat, master_word};
 use crate::error::FileError;
 use crate::file_system::FileSystem;
+use crate::handles::Directories;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_dmu::zap;
 use weir_format::ObjectId;
@@ -43,6 +45,37 @@ enum Known {
 pub(super) struct Paths<'a> {
     files: &'a FileSystem,
     known: BTreeMap<ObjectId, Known>,
+    /// Number of directory entries that may still be read. Files that are not found until then are [`Known::Lost`].
+    entries_left: usize,
+}
+
+impl Directories<'_> {
+    /// Paths from the root of those of these objects that have one, as bytes with a leading slash; `(on_delete_queue)` for an
+    /// unlinked open file. Reads at most `max_entries` entries of directories.
+    ///
+    /// # Errors
+    /// If the delete queue cannot be read. A file whose directory is unreadable has no path.
+    pub async fn paths(
+        self,
+        rq: &Request,
+        objects: &[ObjectId],
+        max_entries: usize,
+    ) -> Result<BTreeMap<ObjectId, Vec<u8>>, FileError> {
+        let mut wanted = Vec::new();
+        for object in objects {
+            if let Ok(Some(stat)) = Stat::of(rq, self.files, *object).await {
+                wanted.push((*object, stat));
+            }
+        }
+        let mut paths = Paths { files: self.files, known: BTreeMap::new(), entries_left: max_entries };
+        paths.learn_more(rq, wanted).await?;
+        let path = |object: &ObjectId| match paths.of(*object) {
+            Path::At(path) => Some((*object, path)),
+            Path::Queued => Some((*object, ON_DELETE_QUEUE.to_vec())),
+            Path::None | Path::Failed(_) => None,
+        };
+        Ok(objects.iter().filter_map(path).collect())
+    }
 }
 
 impl<'a> Paths<'a> {
@@ -55,7 +88,7 @@ impl<'a> Paths<'a> {
         files: &'a FileSystem,
         wanted: Vec<(ObjectId, Stat)>,
     ) -> Result<Paths<'a>, FileError> {
-        let mut paths = Paths { files, known: BTreeMap::new() };
+        let mut paths = Paths { files, known: BTreeMap::new(), entries_left: usize::MAX };
         paths.learn_more(rq, wanted).await?;
         Ok(paths)
     }
@@ -129,13 +162,15 @@ impl<'a> Paths<'a> {
             }
         }
         let mut cookie = 0;
-        while !wanted.is_empty() {
-            let entries = match self.files.directories().read_dir(rq, parent, cookie, ENTRIES).await {
+        while !wanted.is_empty() && self.entries_left > 0 {
+            let max = ENTRIES.min(self.entries_left);
+            let entries = match self.files.directories().search(rq, parent, cookie, max).await {
                 Ok(entries) => entries,
                 Err(why) => return self.known.extend(wanted.into_iter().map(|id| (id, Known::Failed(why.clone())))),
             };
             let Some(last) = entries.last() else { break };
             cookie = last.cookie;
+            self.entries_left = self.entries_left.saturating_sub(entries.len());
             for entry in entries {
                 if wanted.remove(&entry.object) {
                     self.known.insert(entry.object, Known::Named { parent, name: entry.name });

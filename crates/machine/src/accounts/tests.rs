@@ -102,3 +102,38 @@ fn requests_that_overlap_are_counted_by_client() {
     assert_eq!(counts(&of("serial")), (3, 0, 3, 0));
     assert_eq!(counts(&of("parallel")), (4, 3, 0, 2));
 }
+
+#[test]
+fn files_are_counted_by_client_and_requests_without_bytes_or_object_are_not() {
+    let accounts = &Accounts::default();
+    let request = |client: &str, operation, target: Target, read, written| {
+        let rq = accounts.begin(&accounts.client(Protocol::Nfs3, client), operation);
+        rq.set_target(target);
+        rq.answer(Source::Disk, read);
+        rq.wrote(written);
+        accounts.record(&rq);
+    };
+    let file = |object| Target { dataset: 54, object, ..Target::default() };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    request("a", Operation::Read, file(7), 100, 0);
+                    request("b", Operation::Write, file(7), 0, 30);
+                    request("b", Operation::Read, file(8), 0, 0);
+                    request("b", Operation::Read, Target::default(), 5, 0);
+                }
+            });
+        }
+    });
+    let FilesTotals { files, unlisted } = accounts.files();
+    let rows: Vec<_> =
+        files.iter().map(|row| (row.dataset, row.object, row.client.as_str(), row.counts, row.error_bytes)).collect();
+    let counts = |read_bytes, written_bytes| FileCounts { requests: 20, read_bytes, written_bytes };
+    assert_eq!(rows, [(54, 7, "a", counts(2000, 0), 0), (54, 7, "b", counts(0, 600), 0)]);
+    assert_eq!(unlisted, FileCounts::default());
+    request("a", Operation::Read, file(7), 1, 0);
+    let again = accounts.files();
+    assert_eq!(again.files[0].counts, FileCounts { requests: 21, read_bytes: 2001, written_bytes: 0 });
+    assert_eq!((again.files[0].entry, again.files[1].entry), (files[0].entry, files[1].entry));
+}
