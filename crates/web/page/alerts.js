@@ -1,6 +1,7 @@
 // The screen Alerts and jobs: what is wrong, who was informed, and scheduled work with its last runs.
 
 import { h, table, timeOf, view } from "./api.js";
+import { lengthOf, scaled } from "./format.js";
 import { actionButton, openAction } from "./act.js";
 
 export async function load() {
@@ -69,11 +70,26 @@ function openJob(name, job) {
 const resultOf = (run) => (run.problem === undefined ? h("span", {}, h("span", { class: "mark good" }, "done"), " ", run.done)
   : h("span", {}, h("span", { class: "mark critical" }, "failed"), " ", run.problem));
 
+// A replication that runs: a bar, and its progress in words.
+function runningOf({ progress }) {
+  const mark = h("span", { class: "mark active" }, "running");
+  if (!progress) return mark;
+  const { sent_bytes: sent, estimated_bytes: all, source } = progress;
+  // An estimate may be too low: the bar is full then.
+  return h("span", {}, mark, all > 0 && h("progress", { max: String(all), value: String(Math.min(sent, all)), "aria-label": `Sent of ${source}` }), " ", progressText(progress));
+}
+
+// What was sent of a dataset, the rate of the last ten seconds, and the time left at it.
+export function progressText({ source, number, datasets, sent_bytes: sent, estimated_bytes: all, bytes_per_second: rate, seconds_left: left }) {
+  return `${scaled(sent, "bytes")}${all === null ? "" : ` of about ${scaled(all, "bytes")}`} of ${source}` +
+    `${datasets > 1 ? `, dataset ${number} of ${datasets}` : ""}; ${scaled(rate, "bytes/s")}${left === null ? "" : `, ${lengthOf(left)} left`}`;
+}
+
 function jobs(all) {
   const rows = Object.entries(all).map(([name, job]) => {
     const [last] = job.runs;
     return [name, workOf(job), job.schedule, job.next ? timeOf(job.next) : "–", last ? timeOf(last.began) : "–",
-      h("span", { class: "value" }, job.running ? h("span", { class: "mark active" }, "running") : last ? resultOf(last) : "nothing done yet"),
+      h("span", { class: "value" }, job.running ? runningOf(job) : last ? resultOf(last) : "nothing done yet"),
       h("span", { class: "actions" },
         actionButton("Run now", `Run the job ${name}`, "operate", () => openAction({ title: `Run the job ${name} now`, run: "Run", build: () => ({ do: "run_job", job: name }) })),
         job.added ? [

@@ -147,7 +147,7 @@ const create = await import("../page/create.js");
 const shares = await import("../page/shares.js");
 const disks = await import("../page/disks.js");
 const vdevs = await import("../page/vdevs.js");
-const { jobOf, workOf } = await import("../page/alerts.js");
+const { jobOf, progressText, workOf } = await import("../page/alerts.js");
 
 test("a scan has the time left at its rate so far, and says what is not known", () => {
   const scan = { function: "SCRUB", state: "SCANNING", start_time: 1000, to_examine: 400, examined: 100, errors: 0, scrub_pause: 0 };
@@ -292,4 +292,10 @@ test("a range has means, of latencies the greatest, and the finest resolution th
   assert.deepEqual(at(7200, 6000), { resolution: "ten_seconds", step: 10 });
   assert.deepEqual(at(20 * 86400, 0), { resolution: "minute", step: 2400 });
   assert.deepEqual(at(90 * 86400, 80 * 86400), { resolution: "minute", step: 1200 });
+});
+
+test("a replication that runs has its progress in words, and says what is not known", () => {
+  const progress = { source: "tank/home", number: 1, datasets: 1, sent_bytes: 100 << 20, estimated_bytes: 300 << 20, bytes_per_second: 2 << 20, seconds_left: 100 };
+  assert.equal(progressText(progress), "100 MiB of about 300 MiB of tank/home; 2.00 MiB/s, 1 min 40 s left");
+  assert.equal(progressText({ ...progress, number: 2, datasets: 3, estimated_bytes: null, seconds_left: null }), "100 MiB of tank/home, dataset 2 of 3; 2.00 MiB/s");
 });

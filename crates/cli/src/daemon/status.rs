@@ -9,6 +9,7 @@ use crate::call::{Call, outln};
 use crate::command_target::now;
 use crate::failure::Failure;
 use crate::json::{self, Numbers};
+use crate::replicate::progress::Progress;
 use crate::units::human_bytes;
 use crate::web;
 use serde_json::{Map, Value};
@@ -162,6 +163,7 @@ pub(super) fn job_object(status: JobStatus) -> Value {
     let added = status.added.and_then(|text| serde_json::to_value(text).ok());
     out.insert("added".into(), added.unwrap_or(Value::Null));
     out.insert("running".into(), status.is_running.into());
+    out.insert("progress".into(), status.progress.map_or(Value::Null, progress_object));
     out.insert("next".into(), status.next.map_or(Value::Null, |next| utc(next).into()));
     let run = |Run { began, result }: Run| {
         let (key, text) = match result {
@@ -173,6 +175,15 @@ pub(super) fn job_object(status: JobStatus) -> Value {
     };
     out.insert("runs".into(), status.runs.into_iter().map(run).collect());
     Value::Object(out)
+}
+
+/// Progress of a replication, with the time left and the whole in words.
+fn progress_object(progress: Progress) -> Value {
+    let (left, text) = (progress.seconds_left(), progress.text());
+    let mut out = serde_json::to_value(progress).unwrap_or_default();
+    out["seconds_left"] = left.map_or(Value::Null, Value::from);
+    out["text"] = text.into();
+    out
 }
 
 /// A time in seconds since 1970 as text.
@@ -193,7 +204,10 @@ pub(super) fn job_line(name: &str, job: &Value) -> String {
         (None, None) => format!("scrub of {}", names(&job["scrub"])),
     };
     let last = match (&job["running"], job["runs"].get(0)) {
-        (Value::Bool(true), _) => "running".to_owned(),
+        (Value::Bool(true), _) => match job["progress"]["text"].as_str() {
+            Some(text) => format!("running: {text}"),
+            None => "running".to_owned(),
+        },
         (_, None) => "nothing done yet".to_owned(),
         (_, Some(run)) => match run["problem"].as_str() {
             Some(why) => format!("failed at {}: {why}", word(&run["began"])),

@@ -9,6 +9,7 @@
 //! at the next run. A bookmark at the source stands for the last snapshot that the target has, so that this may be destroyed. On
 //! the target, nothing is destroyed but snapshots that replications took, unless `-F` is given.
 
+pub mod progress;
 mod renames;
 mod side;
 mod steps;
@@ -21,6 +22,7 @@ use crate::size;
 use crate::snapshot_names::{name_at, time_of};
 use crate::units::human_bytes;
 use clap::Parser;
+use progress::Progress;
 use renames::Replicas;
 use serde_json::{Value, json};
 use side::{DatasetState, Side};
@@ -82,6 +84,9 @@ pub struct ReplicateArgs {
     /// Do nothing if the target has a snapshot of this time or a later one, in seconds since 1970
     #[arg(long, value_name = "TIME", hide = true)]
     due: Option<u64>,
+    /// Say the progress on standard output as the daemon reads it
+    #[arg(long, hide = true)]
+    progress: bool,
     /// Dataset of this machine
     #[arg(value_name = "SOURCE")]
     source: String,
@@ -191,19 +196,28 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
         true => None,
         false => Some(take_snapshot(args, &top.source)?),
     };
-    let options = TransferOptions { limit, verbose: args.verbose };
+    let options = TransferOptions { limit, verbose: args.verbose, progress: args.progress };
     let mut failed = 0;
     let mut results = Vec::new();
     let mut renamed = Vec::new();
     let mut replicas = if args.recursive { Some(Replicas::list(&top.source, &top.target)?) } else { None };
-    for mut pair in pairs(args, &top)? {
+    let pairs = pairs(args, &top)?;
+    let datasets = pairs.len();
+    for (number, mut pair) in (1..).zip(pairs) {
         let mut is_sent = false;
         let placed = replicas.as_mut().map_or(Ok(()), |replicas| follow(args, &top, &mut pair, replicas, &mut renamed));
         if placed.is_err() {
             // Further names would follow from a rename that was not made.
             replicas = None;
         }
-        match placed.and_then(|()| replicate(args, &pair, options, &mut is_sent)) {
+        let mut progress = Progress {
+            source: pair.source.shown(),
+            target: pair.target.shown(),
+            number,
+            datasets,
+            ..Progress::default()
+        };
+        match placed.and_then(|()| replicate(args, &pair, (options, &mut progress), &mut is_sent)) {
             Ok(outcome) => results.push(shown(args, &outcome)),
             Err(failure) => {
                 eprintln!("{failure}");
@@ -317,21 +331,23 @@ fn shown(args: &ReplicateArgs, outcome: &Outcome) -> Value {
 fn replicate(
     args: &ReplicateArgs,
     pair: &Pair,
-    options: TransferOptions,
+    (options, progress): (TransferOptions, &mut Progress),
     is_sent: &mut bool,
 ) -> Result<Outcome, Failure> {
     let Pair { source, target, .. } = pair;
-    let mut bytes = 0;
     let mut notes = Vec::new();
     let mut there = pair.there()?;
     if let Some(token) = there.token.clone().filter(|_| !args.dry_run) {
+        // Of a stream that cannot be continued, sending says why.
+        let expected = source.run(&["send", "-nP", "-t", &token]).ok().and_then(|text| size_of(&text));
+        progress.estimated_bytes = expected;
         match transfer(
             (source, &["send", "-t", &token]),
             (target, &["receive", "-s", "-u", &target.dataset]),
-            None,
+            (expected, progress),
             options,
         ) {
-            Ok(sent) => bytes += sent,
+            Ok(sent) => progress.sent_bytes += sent,
             // The snapshot is gone, or the stream was changed: it begins anew.
             Err(failure) if failure.line.contains(": zfs send:") => {
                 target.run(&["receive", "-A", &target.dataset])?;
@@ -347,16 +363,19 @@ fn replicate(
     let newest = here.newest().map(|point| point.name.clone()).unwrap_or_default();
     let snapshot = last.unwrap_or(newest);
     let mut planned = Vec::new();
-    for step in &steps {
-        let estimate = estimate(source, &here, step)?;
+    let estimates = steps.iter().map(|step| estimate(source, &here, step)).collect::<Result<Vec<_>, _>>()?;
+    progress.estimated_bytes = estimates.iter().copied().sum::<Option<u64>>().map(|all| progress.sent_bytes + all);
+    for (step, estimate) in steps.iter().zip(estimates) {
         if args.dry_run {
             let size = estimate.map(|bytes| format!(", about {}", human_bytes(bytes))).unwrap_or_default();
             planned.push(format!("{}{size}", step.arguments(&source.dataset).join(" ")));
             continue;
         }
         *is_sent = true;
-        bytes += send(args, pair, &here, step, (estimate, options))?;
+        progress.snapshot = step.to().to_owned();
+        progress.sent_bytes += send(args, pair, &here, step, (estimate, progress, options))?;
     }
+    let bytes = progress.sent_bytes;
     if !args.dry_run {
         verify(pair, &snapshot)?;
         bookmark(args, source, &here, &snapshot, &mut notes);
@@ -376,8 +395,12 @@ fn estimate(source: &Side, here: &DatasetState, step: &Step) -> Result<Option<u6
     let arguments = step.arguments(&source.dataset);
     let words: Vec<&str> =
         ["send", "-nP", send_options(here)].into_iter().chain(arguments.iter().map(String::as_str)).collect();
-    let text = source.run(&words)?;
-    Ok(text.lines().find_map(|line| line.strip_prefix("size")?.trim().parse().ok()))
+    Ok(size_of(&source.run(&words)?))
+}
+
+/// The size that `zfs send -nP` printed.
+fn size_of(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("size")?.trim().parse().ok())
 }
 
 fn send(
@@ -385,7 +408,7 @@ fn send(
     pair: &Pair,
     here: &DatasetState,
     step: &Step,
-    (estimate, options): (Option<u64>, TransferOptions),
+    (estimate, progress, options): (Option<u64>, &Progress, TransferOptions),
 ) -> Result<u64, Failure> {
     let arguments = step.arguments(&pair.source.dataset);
     let mut send = vec!["send", send_options(here)];
@@ -398,7 +421,7 @@ fn send(
         Step::Since { .. } => {}
     }
     receive.push(&pair.target.dataset);
-    transfer((&pair.source, &send), (&pair.target, &receive), estimate, options)
+    transfer((&pair.source, &send), (&pair.target, &receive), (estimate, progress), options)
 }
 
 /// Checks that both sides have the snapshot, and that it is the same one.

@@ -1,11 +1,14 @@
 //! One stream from `zfs send` to `zfs receive`, with a limit of its rate and with progress.
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
+use super::progress::{Progress, report};
 use super::side::{Side, reason};
 use crate::failure::Failure;
 use crate::units::human_bytes;
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::{Child, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Bytes that are read at once.
@@ -20,23 +23,36 @@ pub struct TransferOptions {
     pub limit: Option<u64>,
     /// Whether progress is printed on standard error.
     pub verbose: bool,
+    /// Whether it is said to the daemon.
+    pub progress: bool,
 }
 
-/// Sends with these arguments, and receives with those. `expected` is the estimated size in bytes. Returns the bytes of the stream.
+/// Sends with these arguments, and receives with those. `expected` is the estimated size in bytes, and `progress` that of the dataset
+/// at the beginning of the stream. Returns the bytes of the stream.
 ///
 /// # Errors
 /// Why the stream was not sent or not received. With `-s`, what arrived is kept.
 pub fn transfer(
     (source, send): (&Side, &[&str]),
     (target, receive): (&Side, &[&str]),
-    expected: Option<u64>,
+    (expected, progress): (Option<u64>, &Progress),
     options: TransferOptions,
 ) -> Result<u64, Failure> {
     let mut sender = source.start(send, Stdio::null(), Stdio::piped())?;
     let receiver = target.start(receive, Stdio::piped(), Stdio::null());
     let mut receiver = receiver.inspect_err(|_| end(&mut sender))?;
     let errors = [Errors::of(&mut sender), Errors::of(&mut receiver)];
-    let copied = copy(&mut sender, &mut receiver, expected, options);
+    let sent = AtomicU64::new(0);
+    let copied = std::thread::scope(|scope| {
+        let (end, done) = channel();
+        let sent = &sent;
+        if options.progress {
+            scope.spawn(move || report(progress, sent, &done));
+        }
+        let copied = copy(&mut sender, &mut receiver, (expected, sent), options);
+        drop::<Sender<()>>(end);
+        copied
+    });
     // The receiver is at the end of the stream, or its input broke.
     drop(receiver.stdin.take());
     // A sender whose reader is gone ends by itself.
@@ -93,7 +109,12 @@ impl Errors {
 }
 
 /// Copies the stream. A receiver that ended is no error here: its exit code says why.
-fn copy(sender: &mut Child, receiver: &mut Child, expected: Option<u64>, options: TransferOptions) -> io::Result<u64> {
+fn copy(
+    sender: &mut Child,
+    receiver: &mut Child,
+    (expected, sent): (Option<u64>, &AtomicU64),
+    options: TransferOptions,
+) -> io::Result<u64> {
     let (Some(from), Some(to)) = (sender.stdout.as_mut(), receiver.stdin.as_mut()) else {
         return Err(io::Error::other("a pipe is missing"));
     };
@@ -113,6 +134,7 @@ fn copy(sender: &mut Child, receiver: &mut Child, expected: Option<u64>, options
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             Err(error) => return Err(error),
         }
+        sent.store(bytes, Ordering::Relaxed);
         if let Some(limit) = options.limit {
             let due = Duration::from_secs_f64(bytes as f64 / limit as f64);
             std::thread::sleep(due.saturating_sub(began.elapsed()));

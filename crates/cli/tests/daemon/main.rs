@@ -165,7 +165,7 @@ impl Site {
     }
 
     /// Waits until a condition holds, at most ten seconds.
-    fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
+    fn wait_until(&self, what: &str, mut condition: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !condition() {
             assert!(begun.elapsed() < Duration::from_secs(10), "{what}: not within 10 s\n{}", self.log());

@@ -271,6 +271,41 @@ fn a_job_replicates_and_shows_what_it_did() {
 }
 
 #[test]
+fn a_job_that_runs_shows_its_progress() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.source();
+    site.write(0);
+    let job = "[[jobs]]\nname = \"slow\"\nreplicate = \"tank/v\"\nto = \"backup/v\"\nschedule = \"monthly 1 00:00\"\nlimit = \"400K\"\n";
+    site.configure(&format!("{}{job}", super::CONFIGURATION));
+    site.ok("daemon reload");
+    let progress = || site.status("/jobs/slow/progress");
+    let number = |progress: &serde_json::Value, name: &str| progress[name].as_u64().unwrap_or(0);
+    site.wait_until("the job says what it has sent", || number(&progress(), "bytes_per_second") > 0);
+    let line = site.ok("daemon job list");
+    assert!(line.contains("; running: ") && line.contains(" of tank/v sent, ") && line.contains(" s left"), "{line}");
+    let mut seen = 0;
+    site.wait_until("the job ends", || {
+        let now = progress();
+        if now.is_null() {
+            return true;
+        }
+        let sent = number(&now, "sent_bytes");
+        assert!(sent >= seen && sent <= number(&now, "estimated_bytes") * 11 / 10, "{now}");
+        assert!(number(&now, "bytes_per_second") < 800 << 10, "more than the limit: {now}");
+        assert_eq!((now["source"].as_str(), now["target"].as_str()), (Some("tank/v"), Some("backup/v")), "{now}");
+        assert_eq!((number(&now, "number"), number(&now, "datasets")), (1, 1), "{now}");
+        assert!(now["snapshot"].as_str().unwrap().starts_with("@slow-"), "{now}");
+        seen = sent;
+        false
+    });
+    assert!(seen > 500_000, "{seen} bytes were shown");
+    let run = site.status("/jobs/slow/runs/0");
+    let done = run["done"].as_str().unwrap_or_default();
+    assert!(done.starts_with("tank/v: backup/v has @slow-") && done.ends_with(" sent"), "{run}");
+}
+
+#[test]
 fn replicas_are_renamed_as_their_sources() {
     let site = Site::new(2);
     let _daemon = site.start();

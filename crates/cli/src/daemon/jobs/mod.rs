@@ -11,6 +11,7 @@
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 mod command;
+mod replication;
 mod schedule;
 mod settings;
 mod snapshots;
@@ -22,6 +23,7 @@ pub use settings::{Job, JobText, Work, checked};
 use super::keeper::Daemon;
 use crate::admin::{ServedPool, ServingHost};
 use crate::command_target::now;
+use crate::replicate::progress::Progress;
 use serde::{Deserialize, Serialize};
 use snapshots::{Done, Rule, reason};
 use std::collections::{BTreeMap, VecDeque};
@@ -70,6 +72,8 @@ struct State {
     done_due: Option<i64>,
     /// Time before which a failed run is not repeated.
     retry_at: i64,
+    /// Last message of the present run, if it is a replication that sends.
+    progress: Option<Progress>,
     runs: VecDeque<Run>,
 }
 
@@ -89,6 +93,8 @@ pub struct JobStatus {
     pub job: Job,
     /// Whether it runs now.
     pub is_running: bool,
+    /// Progress of a replication that sends now.
+    pub progress: Option<Progress>,
     /// The next due time, in seconds since 1970.
     pub next: Option<i64>,
     /// The last runs, the newest first. Runs that found nothing to do are left out.
@@ -163,6 +169,7 @@ impl Jobs {
         let of = |Scheduled { job, state }: &Scheduled| JobStatus {
             job: job.clone(),
             is_running: state.is_running,
+            progress: state.progress.clone(),
             next: job.schedule.next(now().sec).ok(),
             runs: state.runs.iter().rev().cloned().collect(),
             added: list.added.iter().find(|text| job.is_added && text.name == job.name).cloned(),
@@ -185,6 +192,13 @@ impl Jobs {
             true => Err(format!("job '{name}' is running")),
             false => Ok(found.job.clone()),
         }
+    }
+
+    /// Notes the progress of a run.
+    fn note_progress(&self, job: &Job, progress: Progress) {
+        let mut list = self.list.lock();
+        let running = list.scheduled.iter_mut().find(|one| one.job == *job && one.state.is_running);
+        running.into_iter().for_each(|one| one.state.progress = Some(progress.clone()));
     }
 
     /// Notes the end of a run, and keeps it for the next start. `Ok(None)`: there was nothing to do.
@@ -277,6 +291,7 @@ impl Scheduled {
     fn end(&mut self, due: i64, began: i64, result: Result<Option<String>, String>) -> bool {
         let state = &mut self.state;
         state.is_running = false;
+        state.progress = None;
         match &result {
             Ok(_) => state.done_due = Some(due),
             Err(_) => state.retry_at = now().sec.saturating_add(RETRY_SECONDS),
@@ -336,7 +351,7 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
             said.extend(all.staying.into_iter().map(|why| format!("not destroyed: {why}")));
         }
         Work::Replicate { source, arguments, .. } => match opened(source) {
-            Ok(_pool) => match replicate(arguments, due).await {
+            Ok(_pool) => match replication::run(daemon, job, arguments, due).await {
                 Ok(done) => said.extend(done),
                 Err(why) => failed.push(why),
             },
@@ -358,30 +373,6 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
     }
     let said = (!said.is_empty()).then(|| said.join("; "));
     if failed.is_empty() { Ok(said) } else { Err(failed.into_iter().chain(said).collect::<Vec<_>>().join("; ")) }
-}
-
-/// Runs `weir replicate` as a process of its own, which asks this one. Returns what it printed.
-async fn replicate(arguments: &[String], due: i64) -> Result<Option<String>, String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let mut command = std::process::Command::new(program);
-    command
-        .arg("replicate")
-        .args(["--due", &due.max(0).to_string()])
-        .args(arguments)
-        .stdin(std::process::Stdio::null());
-    let out = tokio::task::spawn_blocking(move || command.output()).await.map_err(|error| error.to_string())?;
-    let out = out.map_err(|error| format!("weir replicate: {error}"))?;
-    let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>().join("; ");
-    let all = [lines(&out.stdout), lines(&out.stderr)]
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect::<Vec<_>>()
-        .join("; ");
-    match out.status.success() {
-        true => Ok(Some(all).filter(|all| !all.is_empty())),
-        false if all.is_empty() => Err(format!("weir replicate: {}", out.status)),
-        false => Err(all),
-    }
 }
 
 /// Starts a scrub, unless one began at `due` or later. Returns whether it was started.
