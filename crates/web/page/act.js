@@ -40,19 +40,21 @@ function fieldOf({ name, label, type, value, options, hint, placeholder, when })
   let input;
   if (type === "checkbox") input = h("input", { ...common, type: "checkbox" });
   else if (type === "select") input = h("select", common, options.map(([key, text]) => h("option", { value: key }, text)));
+  else if (type === "file") input = h("input", { ...common, type: "file" });
   else if (type === "secret") input = h("input", { ...common, type: "password", autocomplete: "new-password" });
   else input = h("input", { ...common, type: "text", autocomplete: "off", spellcheck: "false", placeholder });
   if (type === "checkbox") input.checked = value === true;
   else if (value !== undefined) input.value = value;
-  const read = () => (type === "checkbox" ? input.checked : type === "secret" ? input.value : input.value.trim());
+  const read = () => (type === "checkbox" ? input.checked : type === "secret" ? input.value : type === "file" ? input.files[0] : input.value.trim());
   const caption = h("label", { for: id }, label);
   const row = type === "checkbox" ? [input, caption] : [caption, input];
   return { name, read, when, row: h("div", { class: `field ${type ?? "text"}` }, row, hint && h("p", { id: `${id}-hint`, class: "note" }, hint)) };
 }
 
 // Opens the dialog. `build` makes the action of the values of the fields; `body` is shown above the fields. A field `secret` is no
-// part of the action: it goes with it, and into no log. A field with `when` is shown while that is true of the values.
-export function openAction({ title, fields = [], build, danger, run = "Do it", body }) {
+// part of the action: it goes with it, and into no log. A field with `when` is shown while that is true of the values. An action that is
+// a download or an upload has `finish`, which does it with the action, its confirmation, the values, and a signal of the dialog's end.
+export function openAction({ title, fields = [], build, danger, run = "Do it", body, finish }) {
   const dialog = byId("action");
   const made = fields.map(fieldOf);
   const values = () => Object.fromEntries(made.map(({ name, read }) => [name, read()]));
@@ -139,6 +141,13 @@ export function openAction({ title, fields = [], build, danger, run = "Do it", b
     busy(async () => {
       const { secret, again } = values();
       if (again !== undefined && again !== secret) throw new Error("The two passphrases are not the same.");
+      if (finish) {
+        const closed = new AbortController();
+        dialog.addEventListener("close", () => closed.abort(), { once: true });
+        await finish(action(), confirmation, values(), closed.signal);
+        dialog.close();
+        return refresh();
+      }
       const order = { ...(confirmation === undefined ? {} : { confirmation }), ...(secret && takesSecret ? { secret } : {}) };
       const done = await post("act", { action: action(), ...order });
       dialog.close();

@@ -4,6 +4,7 @@ import { scaled } from "./format.js";
 import { h, table, timeOf, value, view } from "./api.js";
 import { actionButton, openAction } from "./act.js";
 import { jobOf } from "./alerts.js";
+import { openReceive, openSave } from "./streams.js";
 
 // Name in the address: #datasets:NAME.
 export const chosen = () => {
@@ -198,7 +199,9 @@ function snapshots(name, answer) {
     openDestroy(`${name}@${names.join(",")}`, `Destroy ${names.length} snapshots of ${name}`);
   };
   const last = found[found.length - 1].name;
-  const rows = found.map((one) => [boxes.get(one.name), one.name.split("@")[1], timeOf(value(one, "creation")), bytes(value(one, "used")), bytes(value(one, "written")),
+  // Of the snapshots before one, the newest first.
+  const before = (at) => found.slice(0, at).map((one) => one.name).reverse();
+  const rows = found.map((one, at) => [boxes.get(one.name), one.name.split("@")[1], timeOf(value(one, "creation")), bytes(value(one, "used")), bytes(value(one, "written")),
     bytes(value(one, "referenced")), String(value(one, "userrefs") ?? 0), shown(value(one, "clones")),
     h("span", { class: "actions" },
       actionButton("Roll back …", `Roll back to ${one.name}`, "administer", () => openAction({
@@ -214,6 +217,7 @@ function snapshots(name, answer) {
         fields: [{ name: "name", label: "Name of the new dataset", value: `${name}-clone` }],
         build: (values) => ({ do: "clone", snapshot: one.name, ...values }),
       })),
+      actionButton("Save …", `Save the stream of ${one.name} as a file`, "administer", () => openSave(one.name, before(at))),
       actionButton("Hold …", `Hold ${one.name}`, "administer", () => openHold(one.name, "hold")),
       (value(one, "userrefs") ?? 0) > 0 && actionButton("Release …", `Release ${one.name}`, "administer", () => openHold(one.name, "release")),
       actionButton("Destroy …", `Destroy ${one.name}`, "administer", () => openDestroy(one.name)))]);
@@ -233,6 +237,7 @@ export function show({ all, name, snapshots: taken, properties: found }) {
     h("p", { class: "buttons" },
       actionButton("Snapshot …", `Take a snapshot of ${name}`, "operate", () => openSnapshot(name)),
       actionButton("Create below …", `Create a dataset below ${name}`, "administer", () => openCreateBelow(name)),
+      actionButton("Receive …", `Receive a stream from a file below ${name}`, "administer", () => openReceive(name)),
       actionButton("Send …", `Send ${name} to another dataset or host`, "administer", () => openSend(name)),
       name.includes("/") && actionButton("Destroy …", `Destroy ${name}`, "administer", () => openDestroy(name)),
       name.includes("/") && actionButton("Rename …", `Rename ${name}`, "administer", () => openRename(name)),

@@ -45,7 +45,9 @@ use weir_analytics::{SERIES, Sample, metrics};
         crate::admin::routes::audited,
         crate::admin::routes::command,
         crate::admin::routes::preview,
-        crate::admin::routes::act
+        crate::admin::routes::act,
+        crate::admin::streams::send,
+        crate::admin::streams::receive
     ),
     modifiers(&Refusals)
 )]

@@ -36,8 +36,8 @@ mod why;
 pub use access::{Token, TokenError};
 pub use admin::{
     Access, Administration, Administrator, Audit, CommandLine, Device, Disk, Identity, JobWork, LayoutQuery,
-    NamedToken, NewVdev, OWN_NAME, PageAction, Ran, Role, ScrubStep, Secret, Setting, Smart, TARGETS, Target,
-    UsableSpace, VdevKind, WorkStep,
+    NamedToken, NewVdev, OWN_NAME, PageAction, Ran, Role, STALL_TIME, ScrubStep, Secret, Setting, Smart, StreamEnd,
+    TARGETS, Target, UsableSpace, VdevKind, WorkStep,
 };
 pub use api::open_api;
 pub use interfaces::local_v4;

@@ -16,7 +16,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 pub(crate) struct PageFile(pub &'static str, pub &'static str, pub &'static str);
 
 /// Files of the page, besides its index.
-pub(crate) static FILES: [PageFile; 23] = [
+pub(crate) static FILES: [PageFile; 24] = [
     PageFile("/weir.css", STYLE, include_str!("../page/weir.css")),
     PageFile("/weir.js", SCRIPT, include_str!("../page/weir.js")),
     PageFile("/dom.js", SCRIPT, include_str!("../page/dom.js")),
@@ -35,6 +35,7 @@ pub(crate) static FILES: [PageFile; 23] = [
     PageFile("/disks.js", SCRIPT, include_str!("../page/disks.js")),
     PageFile("/create.js", SCRIPT, include_str!("../page/create.js")),
     PageFile("/datasets.js", SCRIPT, include_str!("../page/datasets.js")),
+    PageFile("/streams.js", SCRIPT, include_str!("../page/streams.js")),
     PageFile("/shares.js", SCRIPT, include_str!("../page/shares.js")),
     PageFile("/alerts.js", SCRIPT, include_str!("../page/alerts.js")),
     PageFile("/system.js", SCRIPT, include_str!("../page/system.js")),

@@ -2,7 +2,7 @@
 
 use crate::access::check;
 use crate::admin::lights;
-use crate::admin::{Access, Administrator, Peer, check_action, routes, views};
+use crate::admin::{Access, Administrator, Peer, check_action, check_upload, routes, streams, views};
 use crate::origin::Origin;
 use crate::recorder::Recorder;
 use crate::sampler::Sampler;
@@ -167,6 +167,8 @@ fn router(state: AppState, origin: Arc<Origin>) -> Router {
         .route("/api/v1/admin/preview", post(routes::preview))
         .route("/api/v1/admin/act", post(routes::act))
         .route_layer(from_fn(check_action));
+    let uploads =
+        Router::new().route("/api/v1/admin/receive", post(streams::receive)).route_layer(from_fn(check_upload));
     page.route("/metrics", get(api::prometheus))
         .route("/api/v1/pools", get(api::pools))
         .route("/api/v1/series", get(api::series))
@@ -184,9 +186,11 @@ fn router(state: AppState, origin: Arc<Origin>) -> Router {
         .route("/api/v1/admin/devices", get(views::devices))
         .route("/api/v1/admin/disks", get(views::disks))
         .route("/api/v1/admin/capacity", get(views::capacity))
+        .route("/api/v1/admin/send", get(streams::send))
         .route("/api/v1/admin/log", get(views::log))
         .route("/api/v1/admin/audit", get(routes::audited))
         .merge(actions)
+        .merge(uploads)
         .layer(from_fn_with_state(state.clone(), check))
         .layer(from_fn(with_headers))
         .layer(Extension(origin))

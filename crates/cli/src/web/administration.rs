@@ -8,10 +8,12 @@ use crate::locks::Identity;
 use crate::log;
 use crate::places;
 use crate::process::PoolProcess;
-use futures_util::future::BoxFuture;
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, Either, select};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -19,12 +21,14 @@ use tokio::task::spawn_blocking;
 use weir_daemon::admin::Caller;
 use weir_engine::create::NewLeaf;
 use weir_engine::create::devices::owner;
-use weir_machine::{Access, Machine};
+use weir_machine::{Access, Clock, Machine};
 use weir_planner::hardware::drive::DriveSpec;
 use weir_planner::plan::capacity;
 use weir_planner::simulate::server::{PoolSpec, VdevLayout};
 use weir_pool::scan;
-use weir_web::{Administration, CommandLine, Device, Disk, LayoutQuery, Ran, Secret, UsableSpace, VdevKind};
+use weir_web::{
+    Administration, CommandLine, Device, Disk, LayoutQuery, Ran, STALL_TIME, Secret, StreamEnd, UsableSpace, VdevKind,
+};
 
 /// Maximum size of the output of a command in bytes: the list of some hundred thousand snapshots.
 const MAX_OUTPUT_BYTES: usize = 64 << 20;
@@ -48,6 +52,33 @@ impl ProcessAdministration {
     }
 }
 
+impl ProcessAdministration {
+    /// Carries out a command line, with an input and an output of its own.
+    async fn carry_out(&self, line: &CommandLine, ends: Ends<'_>) -> Ran {
+        let caller = Caller {
+            program: line.program.to_owned(),
+            words: line.words.iter().map(OsString::from).collect(),
+            folder: PathBuf::from("/"),
+            dirs: std::env::var_os(DIRS_VARIABLE),
+            ids: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+            terminal: false,
+            colors: false,
+        };
+        let (to, from) = mpsc::unbounded_channel();
+        let gone = Arc::new(AtomicBool::new(false));
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let call = Call::of_client(caller, self.process.clone(), to, gone.clone(), waiting.clone());
+        let done = spawn_blocking(move || crate::carry_out(&call));
+        let collecting =
+            Collecting { clock: self.process.machine.clock.clone(), gone, waiting, ends, rest: Bytes::new() };
+        let mut ran = collecting.collect(from).await;
+        // A command whose task panicked has failed.
+        ran.code = done.await.unwrap_or(1);
+        crate::admin::refresh_cache_files(&self.process).await;
+        ran
+    }
+}
+
 impl Administration for ProcessAdministration {
     fn run<'a>(&'a self, line: &'a CommandLine, secret: Option<&'a Secret>) -> BoxFuture<'a, Ran> {
         Box::pin(async move {
@@ -56,26 +87,12 @@ impl Administration for ProcessAdministration {
                     pool.refresh_clients().await;
                 }
             }
-            let caller = Caller {
-                program: line.program.to_owned(),
-                words: line.words.iter().map(OsString::from).collect(),
-                folder: PathBuf::from("/"),
-                dirs: std::env::var_os(DIRS_VARIABLE),
-                ids: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
-                terminal: false,
-                colors: false,
-            };
-            let (to, from) = mpsc::unbounded_channel();
-            let too_long = Arc::new(AtomicBool::new(false));
-            let waiting = Arc::new(AtomicUsize::new(0));
-            let call = Call::of_client(caller, self.process.clone(), to, too_long.clone(), waiting.clone());
-            let done = spawn_blocking(move || crate::carry_out(&call));
-            let mut ran = collect(from, &too_long, &waiting, secret).await;
-            // A command whose task panicked has failed.
-            ran.code = done.await.unwrap_or(1);
-            crate::admin::refresh_cache_files(&self.process).await;
-            ran
+            self.carry_out(line, Ends { secret, stream: None }).await
         })
+    }
+
+    fn stream<'a>(&'a self, line: &'a CommandLine, end: StreamEnd) -> BoxFuture<'a, Ran> {
+        Box::pin(self.carry_out(line, Ends { secret: None, stream: Some(end) }))
     }
 
     fn contents<'a>(&'a self, devices: &'a [String]) -> BoxFuture<'a, Vec<String>> {
@@ -109,39 +126,90 @@ impl Administration for ProcessAdministration {
     }
 }
 
-/// Output of a command, until it ends. `gone` is set if there is too much of it, which ends commands that print without bound.
-async fn collect(
-    mut from: UnboundedReceiver<Line>,
-    gone: &AtomicBool,
-    waiting: &AtomicUsize,
-    secret: Option<&Secret>,
-) -> Ran {
-    let mut out = Vec::new();
-    let mut err = Vec::new();
-    while let Some(line) = from.recv().await {
-        waiting.fetch_sub(line.bytes(), Ordering::Relaxed);
-        let (to, bytes) = match line {
-            Line::Out(bytes) => (&mut out, bytes),
-            Line::Err(bytes) => (&mut err, bytes),
-            // The receiver is closed if the command ended meanwhile. Raw keys and streams are not for the page.
-            Line::Ask(input, to) => {
-                let secret = secret.filter(|_| matches!(input, Input::Line(_)));
-                drop(to.send(secret.map(|secret| secret.text().as_bytes().to_vec()).unwrap_or_default()));
-                continue;
+/// Where the input of a command comes from, and where its output goes beside its result.
+struct Ends<'a> {
+    /// Answer to questions for a line.
+    secret: Option<&'a Secret>,
+    stream: Option<StreamEnd>,
+}
+
+/// A command whose output is collected.
+struct Collecting<'a> {
+    clock: Clock,
+    /// Set if no one reads the output any more, or there is too much of it: commands that print without bound end then.
+    gone: Arc<AtomicBool>,
+    waiting: Arc<AtomicUsize>,
+    ends: Ends<'a>,
+    /// Rest of the last chunk of the input, which the command has not asked for yet.
+    rest: Bytes,
+}
+
+impl Collecting<'_> {
+    /// Collects the output of the command until it ends.
+    async fn collect(mut self, mut from: UnboundedReceiver<Line>) -> Ran {
+        let mut out = Vec::new();
+        let mut err = Vec::new();
+        let mut is_too_long = false;
+        while let Some(line) = from.recv().await {
+            self.waiting.fetch_sub(line.bytes(), Ordering::Relaxed);
+            let (to, bytes) = match line {
+                Line::Out(bytes) => match &self.ends.stream {
+                    Some(StreamEnd::Output(to)) => {
+                        // After the first chunk that was not taken, no further one is waited for.
+                        if !self.gone.load(Ordering::Relaxed) && !give(&self.clock, to, bytes).await {
+                            self.gone.store(true, Ordering::Relaxed);
+                        }
+                        continue;
+                    }
+                    _ => (&mut out, bytes),
+                },
+                Line::Err(bytes) => (&mut err, bytes),
+                Line::Ask(input, to) => {
+                    // The receiver is closed if the command ended meanwhile.
+                    drop(to.send(self.input(input).await));
+                    continue;
+                }
+            };
+            if to.len() + bytes.len() > MAX_OUTPUT_BYTES {
+                self.gone.store(true, Ordering::Relaxed);
+                is_too_long = true;
+            } else {
+                to.extend(bytes);
             }
-        };
-        if to.len() + bytes.len() > MAX_OUTPUT_BYTES {
-            gone.store(true, Ordering::Relaxed);
-        } else {
-            to.extend(bytes);
+        }
+        if is_too_long {
+            err.extend_from_slice(b"the command printed more than 64 MiB, and the rest was left out\n");
+        }
+        debug_assert!(out.len() <= MAX_OUTPUT_BYTES, "output is bounded");
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ran { code: 0, out: text(out), err: text(err) }
+    }
+
+    /// The input that the command asks for: the secret, or the next bytes of the stream. Raw keys are not for the page.
+    async fn input(&mut self, asked: Input) -> Vec<u8> {
+        match (asked, &mut self.ends.stream) {
+            (Input::Line(_), _) => self.ends.secret.map(|secret| secret.text().as_bytes().to_vec()).unwrap_or_default(),
+            (Input::Bytes(most), Some(StreamEnd::Input(from))) => {
+                while self.rest.is_empty() {
+                    match from.recv().await {
+                        Some(chunk) => self.rest = chunk,
+                        None => return Vec::new(),
+                    }
+                }
+                let len = self.rest.len().min(most as usize);
+                self.rest.split_to(len).to_vec()
+            }
+            (Input::Bytes(_), _) => Vec::new(),
         }
     }
-    if gone.load(Ordering::Relaxed) {
-        err.extend_from_slice(b"the command printed more than 64 MiB, and the rest was left out\n");
+}
+
+/// Gives a chunk to the reader of a stream; false if it does not take it in time, or is gone.
+async fn give(clock: &Clock, to: &mpsc::Sender<Vec<u8>>, bytes: Vec<u8>) -> bool {
+    match select(pin!(to.send(bytes)), pin!(clock.sleep(STALL_TIME))).await {
+        Either::Left((taken, _)) => taken.is_ok(),
+        Either::Right(_) => false,
     }
-    debug_assert!(out.len() <= MAX_OUTPUT_BYTES, "output is bounded");
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ran { code: 0, out: text(out), err: text(err) }
 }
 
 /// A device in one line: path, size, and contents with the GUID of the pool on it.

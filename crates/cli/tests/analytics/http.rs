@@ -53,7 +53,9 @@ impl Http {
         stream
     }
 
-    fn send(&self, line: &str, more: &str) -> TcpStream {
+    #[allow(dead_code, reason = "used by the tests of the page")]
+    /// Sends a request line and headers.
+    pub fn send(&self, line: &str, more: &str) -> TcpStream {
         let mut stream = self.connect();
         let bearer =
             if self.token.is_empty() { String::new() } else { format!("Authorization: Bearer {}\r\n", self.token) };
@@ -65,13 +67,29 @@ impl Http {
     #[allow(dead_code, reason = "used by the tests of the page")]
     /// Status and body of the answer to a POST with these header lines, beside the token, and this body.
     pub fn post(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
+        self.post_bytes(path, headers, body.as_bytes())
+    }
+
+    #[allow(dead_code, reason = "used by the tests of the page")]
+    /// The same, with any bytes.
+    pub fn post_bytes(&self, path: &str, headers: &str, body: &[u8]) -> (u16, String) {
         let more = format!("Connection: close\r\nContent-Length: {}\r\n{headers}", body.len());
         let mut stream = self.send(&format!("POST {path} HTTP/1.1"), &more);
         // The server may refuse a body before it has read all.
-        let _sent = stream.write_all(body.as_bytes());
+        let _sent = stream.write_all(body);
         let mut answer = Vec::new();
         let _reset = stream.read_to_end(&mut answer);
         parsed(&String::from_utf8_lossy(&answer))
+    }
+
+    #[allow(dead_code, reason = "used by the tests of the page")]
+    /// Head and bytes of the body of an answer to GET.
+    pub fn get_bytes(&self, path: &str) -> (String, Vec<u8>) {
+        let mut answer = Vec::new();
+        let _reset = self.send(&format!("GET {path} HTTP/1.0"), "").read_to_end(&mut answer);
+        let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(answer.len());
+        let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+        (head, answer.get(end + 4..).unwrap_or_default().to_vec())
     }
 
     /// The whole answer to a request line.

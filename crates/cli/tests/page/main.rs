@@ -16,6 +16,7 @@ mod pools;
 mod promtool;
 mod roles;
 mod screens;
+mod streams;
 mod tls;
 
 use http::Http;

@@ -26,7 +26,7 @@ impl Page {
         until(expression, || (self.browser.value(expression) == true).then_some(()));
     }
 
-    fn text(&mut self, selector: &str) -> String {
+    pub fn text(&mut self, selector: &str) -> String {
         self.browser.text(&format!("document.querySelector({})?.textContent", json!(selector)))
     }
 
@@ -47,7 +47,7 @@ impl Page {
     }
 
     /// Enters a value into a field.
-    fn set(&mut self, id: &str, value: &str) {
+    pub fn set(&mut self, id: &str, value: &str) {
         let (id, value) = (json!(id), json!(value));
         self.until(&format!(
             "(field => {{ if (!field) return false; if (field.type === 'checkbox') field.checked = {value} === 'true'; else field.value = {value}; \
@@ -56,19 +56,19 @@ impl Page {
     }
 
     /// Waits for the command line of the dialog.
-    fn command(&mut self, wanted: &str) {
+    pub fn command(&mut self, wanted: &str) {
         let wanted = json!(wanted);
         self.until(&format!("document.getElementById('action-command')?.textContent === {wanted}"));
     }
 
     /// Does what the dialog is for, and waits for its end.
-    fn run(&mut self) {
+    pub fn run(&mut self) {
         self.until("(run => { if (!run || run.disabled) return false; run.click(); return true; })(document.getElementById('action-run'))");
         self.until("!document.getElementById('action').open");
     }
 
     /// Looks at the dry run of the dialog, and returns its text.
-    fn preview(&mut self) -> String {
+    pub fn preview(&mut self) -> String {
         self.until("(one => { if (!one || one.hidden || one.disabled) return false; one.click(); return true; })(document.getElementById('action-preview'))");
         self.until("document.querySelector('#action-shown pre') !== null");
         self.text("#action-shown")

@@ -397,6 +397,31 @@ pub enum PageAction {
         /// Dataset.
         dataset: String,
     },
+    /// Sends the stream of a snapshot as a file: a download, which takes the confirmation of its dry run.
+    Send {
+        /// Snapshot.
+        snapshot: String,
+        /// Earlier snapshot or bookmark: only the changes since then.
+        #[serde(default)]
+        from: Option<String>,
+        /// Also all datasets below, with their snapshots and properties.
+        #[serde(default)]
+        recursive: bool,
+        /// Encrypted blocks as they are, without their keys.
+        #[serde(default)]
+        raw: bool,
+        /// Large, embedded and compressed blocks as they are.
+        #[serde(default)]
+        as_stored: bool,
+    },
+    /// Receives a stream from a file: an upload.
+    Receive {
+        /// Full name of the dataset.
+        dataset: String,
+        /// Leaves it unmounted.
+        #[serde(default)]
+        no_mount: bool,
+    },
     /// Adds a job.
     AddJob {
         /// Name.
@@ -453,7 +478,7 @@ impl PageAction {
         }
     }
 
-    /// Whether it cannot be undone, so that a dry run must precede it.
+    /// Whether it cannot be undone or is a download, so that a dry run must precede it.
     pub fn needs_confirmation(&self) -> bool {
         match self {
             PageAction::Destroy { .. }
@@ -469,10 +494,16 @@ impl PageAction {
             | PageAction::Split { .. }
             | PageAction::DiscardCheckpoint { .. }
             | PageAction::Upgrade { .. }
+            | PageAction::Send { .. }
             | PageAction::Wipe { .. } => true,
             PageAction::Import { force, .. } => *force,
             _ => false,
         }
+    }
+
+    /// Whether the command writes or reads a stream, which has a request of its own.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, PageAction::Send { .. } | PageAction::Receive { .. })
     }
 
     /// Whether the command asks for a key or passphrase.

@@ -207,6 +207,12 @@ impl Runner<'_> {
                 self.devices(std::slice::from_ref(new_device)).await;
                 self.pool(pool).await
             }
+            PageAction::Send { snapshot, .. } => {
+                let mut line = action.line()?;
+                line.words.insert(1, "-nv".to_owned());
+                self.show(line).await?;
+                self.keep(CommandLine::new("zfs", ["get", "-Hp", "-o", "value", "guid", snapshot])).await
+            }
             PageAction::Import { directory, .. } => {
                 let words = ["import"].into_iter().chain(directory.iter().flat_map(|place| ["-d", place.as_str()]));
                 let text = self.show(CommandLine::new("zpool", words)).await?;

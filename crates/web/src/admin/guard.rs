@@ -20,7 +20,12 @@ const OWN_HEADER: &str = "x-weir-request";
 pub(crate) struct Peer(pub SocketAddr);
 
 /// The reason why a request is refused, if there is one.
-fn refusal(scheme: &str, headers: &HeaderMap, has_query_token: bool) -> Option<(StatusCode, &'static str)> {
+fn refusal(
+    scheme: &str,
+    headers: &HeaderMap,
+    has_query_token: bool,
+    (body, why): (&str, &'static str),
+) -> Option<(StatusCode, &'static str)> {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
     if let Some(origin) = text(ORIGIN.as_str()) {
         let own = text(HOST.as_str()).map(|host| format!("{scheme}://{host}"));
@@ -38,18 +43,33 @@ fn refusal(scheme: &str, headers: &HeaderMap, has_query_token: bool) -> Option<(
         return Some((StatusCode::FORBIDDEN, "an action needs the header Authorization, or X-Weir-Request: 1"));
     }
     let kind = text(CONTENT_TYPE.as_str()).unwrap_or_default();
-    if kind.split(';').next().is_none_or(|kind| !kind.trim().eq_ignore_ascii_case("application/json")) {
-        return Some((StatusCode::UNSUPPORTED_MEDIA_TYPE, "an action is JSON: Content-Type: application/json"));
+    if kind.split(';').next().is_none_or(|kind| !kind.trim().eq_ignore_ascii_case(body)) {
+        return Some((StatusCode::UNSUPPORTED_MEDIA_TYPE, why));
     }
     None
 }
 
-/// Passes on requests that no other site can have made. Other methods than POST are refused behind it.
+/// The body of an action, and why another one is refused.
+const ACTION: (&str, &str) = ("application/json", "an action is JSON: Content-Type: application/json");
+/// The body of an upload. No form of another site can send this type either.
+const UPLOAD: (&str, &str) =
+    ("application/octet-stream", "a stream has no other type: Content-Type: application/octet-stream");
+
+/// Passes on requests with an action that no other site can have made. Other methods than POST are refused behind it.
 pub(crate) async fn check_action(Extension(origin): Extension<Arc<Origin>>, request: Request, next: Next) -> Response {
+    pass(&origin, request, next, ACTION).await
+}
+
+/// Passes on requests with a stream that no other site can have made.
+pub(crate) async fn check_upload(Extension(origin): Extension<Arc<Origin>>, request: Request, next: Next) -> Response {
+    pass(&origin, request, next, UPLOAD).await
+}
+
+async fn pass(origin: &Origin, request: Request, next: Next, body: (&'static str, &'static str)) -> Response {
     if request.method() != Method::POST {
         return next.run(request).await;
     }
-    match refusal(origin.scheme(), request.headers(), token_of_query(request.uri()).is_some()) {
+    match refusal(origin.scheme(), request.headers(), token_of_query(request.uri()).is_some(), body) {
         Some((code, why)) => (code, Json(Problem { error: why.to_owned() })).into_response(),
         None => next.run(request).await,
     }
@@ -64,7 +84,7 @@ mod tests {
         let of = |pairs: &[(&'static str, &'static str)]| {
             let mut headers = HeaderMap::new();
             pairs.iter().for_each(|(name, value)| drop(headers.insert(*name, value.parse().unwrap())));
-            refusal("http", &headers, false).map(|(code, _)| code.as_u16())
+            refusal("http", &headers, false, ACTION).map(|(code, _)| code.as_u16())
         };
         let json = ("content-type", "application/json; charset=utf-8");
         let host = ("host", "127.0.0.1:8420");
@@ -92,10 +112,11 @@ mod tests {
         headers.insert("origin", "https://nas:1".parse().unwrap());
         headers.insert("content-type", "application/json".parse().unwrap());
         headers.insert(OWN_HEADER, "1".parse().unwrap());
-        assert_eq!(refusal("https", &headers, false), None);
-        assert_eq!(refusal("http", &headers, false).map(|(code, _)| code.as_u16()), Some(403));
+        assert_eq!(refusal("https", &headers, false, ACTION), None);
+        assert_eq!(refusal("https", &headers, false, UPLOAD).map(|(code, _)| code.as_u16()), Some(415));
+        assert_eq!(refusal("http", &headers, false, ACTION).map(|(code, _)| code.as_u16()), Some(403));
         let mut headers = HeaderMap::new();
         headers.insert("authorization", "Bearer x".parse().unwrap());
-        assert_eq!(refusal("http", &headers, true).map(|(code, _)| code.as_u16()), Some(403));
+        assert_eq!(refusal("http", &headers, true, ACTION).map(|(code, _)| code.as_u16()), Some(403));
     }
 }

@@ -43,6 +43,14 @@ impl PageAction {
             PageAction::Promote { dataset } => zfs("promote").word("dataset", dataset),
             PageAction::Hold { snapshot, tag } => zfs("hold").word("tag", tag).word("snapshot", snapshot),
             PageAction::Release { snapshot, tag } => zfs("release").word("tag", tag).word("snapshot", snapshot),
+            PageAction::Send { snapshot, from, recursive, raw, as_stored } => {
+                let words = zfs("send").option_if(*recursive, "-R").option_if(*raw, "-w");
+                let words = words.option_if(*as_stored && !raw, "-Lec");
+                words.option_word("-i", "snapshot or bookmark", from.as_deref()).word("snapshot", snapshot)
+            }
+            PageAction::Receive { dataset, no_mount } => {
+                zfs("receive").option_if(*no_mount, "-u").word("dataset", dataset)
+            }
             PageAction::Mount { dataset } => zfs("mount").word("dataset", dataset),
             PageAction::Unmount { dataset, force } => zfs("unmount").option_if(*force, "-f").word("dataset", dataset),
             PageAction::LoadKey { dataset } => zfs("load-key").word("dataset", dataset),

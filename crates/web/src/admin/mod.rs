@@ -6,6 +6,7 @@
 //!                                                                                        │ Administration::run
 //!                         answer ◄── Ran { code, out, err } ◄── the parser and function of the command line
 //!                         audit log: time, token, role, client, command, result
+//!   GET send, POST receive     ─► streams as files: see [`streams`]
 //! ```
 //!
 //! The page knows no operation of its own: `weir-admin`'s commands are made by the parser that a terminal uses, in the process that
@@ -24,24 +25,27 @@ mod host;
 pub(crate) mod lights;
 mod lines;
 pub(crate) mod routes;
+pub(crate) mod streams;
 mod tokens;
 pub(crate) mod views;
 mod words;
 
 pub use action::{JobWork, PageAction, Role, ScrubStep, WorkStep};
 pub use audit::Audit;
+pub use streams::STALL_TIME;
 pub use tokens::{Access, Identity, NamedToken, OWN_NAME};
 pub use words::{CommandLine, NewVdev, Setting, VdevKind};
 
-pub(crate) use guard::{Peer, check_action};
+pub(crate) use guard::{Peer, check_action, check_upload};
 
+use axum::body::Bytes;
 use confirm::Confirmations;
 use futures_util::future::BoxFuture;
 use host::HostCounters;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use utoipa::{IntoParams, ToSchema};
 use weir_machine::Machine;
 use weir_machine::lock::Mutex;
@@ -156,11 +160,22 @@ pub struct UsableSpace {
     pub redundancy: usize,
 }
 
+/// The end of a stream that a command writes or reads.
+pub enum StreamEnd {
+    /// Takes the standard output. The command ends early if nothing takes it, or a chunk is not taken within [`STALL_TIME`].
+    Output(mpsc::Sender<Vec<u8>>),
+    /// Gives the standard input, which ends with the channel.
+    Input(mpsc::Receiver<Bytes>),
+}
+
 /// The process that has the pools open, as the page uses it.
 pub trait Administration: Send + Sync {
     /// Runs a command line as its parser does, to its end. Its questions for a line of input are answered with the secret, and
     /// with nothing if there is none.
     fn run<'a>(&'a self, line: &'a CommandLine, secret: Option<&'a Secret>) -> BoxFuture<'a, Ran>;
+
+    /// Runs a command line that writes or reads a stream, to its end. What it prints beside is in the result.
+    fn stream<'a>(&'a self, line: &'a CommandLine, end: StreamEnd) -> BoxFuture<'a, Ran>;
 
     /// A line for each device: its path, size, and the pool on it if there is one.
     fn contents<'a>(&'a self, devices: &'a [String]) -> BoxFuture<'a, Vec<String>>;
@@ -191,6 +206,8 @@ pub struct Administrator {
     pub(crate) audit: Audit,
     confirmations: Confirmations,
     running: Semaphore,
+    /// Places for streams.
+    streams: Arc<Semaphore>,
     /// Held from the check of a confirmation to the end of its action.
     confirmed: Semaphore,
     /// Counters of the machine at two looks, the older first.
@@ -206,6 +223,7 @@ impl Administrator {
             audit,
             confirmations: Confirmations::default(),
             running: Semaphore::new(MAX_COMMANDS),
+            streams: Arc::new(Semaphore::new(streams::MAX_STREAMS)),
             confirmed: Semaphore::new(1),
             host: Mutex::default(),
         })
@@ -246,7 +264,7 @@ fn action_target(data: &[u8]) {
     // No value of a client is an option: those that are come from here.
     let text = line.to_string();
     assert!(!text.chars().any(char::is_control), "{text:?}");
-    let options = ["-r", "-R", "-s", "-c", "-o", "-O", "-V", "-p", "-f", "-d", "--hours"];
+    let options = ["-r", "-R", "-s", "-c", "-o", "-O", "-V", "-p", "-f", "-d", "--hours", "-i", "-w", "-Lec", "-u"];
     let of_jobs = [
         "--replace",
         "--keep",

@@ -99,9 +99,9 @@ pub(crate) struct Acted {
     output: String,
 }
 
-type Refused = (StatusCode, Json<Problem>);
+pub(super) type Refused = (StatusCode, Json<Problem>);
 
-fn refused(code: StatusCode, error: impl Into<String>) -> Refused {
+pub(super) fn refused(code: StatusCode, error: impl Into<String>) -> Refused {
     (code, Json(Problem { error: error.into() }))
 }
 
@@ -112,7 +112,7 @@ impl From<ConfirmationError> for Refused {
 }
 
 /// The administrator, if there is one.
-fn of(admin: Option<Arc<Administrator>>) -> Result<Arc<Administrator>, Refused> {
+pub(super) fn of(admin: Option<Arc<Administrator>>) -> Result<Arc<Administrator>, Refused> {
     admin.ok_or_else(|| refused(StatusCode::NOT_FOUND, "this process cannot be administered here: use 'weir daemon'"))
 }
 
@@ -134,12 +134,12 @@ async fn order(admin: &Administrator, body: Body) -> Result<Order, Refused> {
 }
 
 /// The command line of an action.
-fn line(action: &PageAction) -> Result<CommandLine, Refused> {
+pub(super) fn line(action: &PageAction) -> Result<CommandLine, Refused> {
     action.line().map_err(|why| refused(StatusCode::BAD_REQUEST, why))
 }
 
 /// Refuses an action that the role does not include.
-fn check_role(who: &Identity, action: &PageAction) -> Result<(), Refused> {
+pub(super) fn check_role(who: &Identity, action: &PageAction) -> Result<(), Refused> {
     let needed = action.role();
     if who.role >= needed {
         return Ok(());
@@ -242,6 +242,9 @@ async fn carry_out(
     line: &CommandLine,
 ) -> Result<Json<Acted>, Refused> {
     check_role(who, &order.action)?;
+    if order.action.is_stream() {
+        return Err(refused(StatusCode::BAD_REQUEST, "a stream is a download or an upload: GET send, POST receive"));
+    }
     match &order.secret {
         Some(_) if !order.action.takes_secret() => {
             return Err(refused(StatusCode::BAD_REQUEST, "this action takes no secret"));

@@ -71,6 +71,13 @@ fn each_action_is_the_command_line_that_does_the_same() {
 fn actions_on_names_keys_and_jobs_are_command_lines_too() {
     for (json, wanted) in [
         (r#"{"do":"rename","name":"t/a","new_name":"t/b"}"#, "weir zfs rename t/a t/b"),
+        (r#"{"do":"send","snapshot":"t/a@s"}"#, "weir zfs send t/a@s"),
+        (
+            r#"{"do":"send","snapshot":"t/a@s","from":"t/a@r","recursive":true,"raw":true,"as_stored":true}"#,
+            "weir zfs send -R -w -i t/a@r t/a@s",
+        ),
+        (r#"{"do":"send","snapshot":"t/a@s","as_stored":true}"#, "weir zfs send -Lec t/a@s"),
+        (r#"{"do":"receive","dataset":"t/b","no_mount":true}"#, "weir zfs receive -u t/b"),
         (r#"{"do":"promote","dataset":"t/a"}"#, "weir zfs promote t/a"),
         (r#"{"do":"hold","snapshot":"t@s","tag":"keep"}"#, "weir zfs hold keep t@s"),
         (r#"{"do":"release","snapshot":"t@s","tag":"keep"}"#, "weir zfs release keep t@s"),
