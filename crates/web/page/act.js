@@ -21,15 +21,32 @@ export function afterActions(work) {
   refresh = work;
 }
 
-// A button for an action. Without the role for it, it cannot be used, and says why.
+// Why the buttons that are made now cannot be used, if they cannot.
+let refusal;
+
+// Makes elements whose buttons cannot be used for this reason; without one, they can.
+export function refusing(why, make) {
+  const before = refusal;
+  refusal = why;
+  try {
+    return make();
+  } finally {
+    refusal = before;
+  }
+}
+
+// Why a pool of these properties is not changed, if it is not.
+export const readOnly = (properties) => (properties?.readonly?.value === "on" ? "the pool was imported read-only" : undefined);
+
+// A button for an action. Without the role for it, or for another reason, it cannot be used, and says why.
 export function actionButton(text, label, role, work, key) {
-  const isAllowed = may(role);
+  const why = may(role) ? refusal : `needs the role ${role}`;
   return h("button", {
     type: "button",
     "aria-label": label,
-    title: isAllowed ? label : `${label}: needs the role ${role}`,
+    title: why === undefined ? label : `${label}: ${why}`,
     "data-key": key ?? label,
-    disabled: !isAllowed,
+    disabled: why !== undefined,
     click: work,
   }, text);
 }

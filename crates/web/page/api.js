@@ -34,11 +34,20 @@ export function h(name, attributes, ...children) {
   return made;
 }
 
+// Length of a text beyond which it is wrapped.
+export const LONG = 32;
+
+// A text that does not widen a table: a long one is wrapped anywhere.
+export const brief = (text) => (typeof text === "string" && text.length > LONG ? h("span", { class: "long" }, text) : text);
+
+// The classes of an element with a text, as `brief` has them.
+export const briefly = (text, classes = "") => [classes, text.length > LONG && "long"].filter(Boolean).join(" ") || undefined;
+
 // A table: columns are { name, number, hidden }, rows are lists of cells, which are texts or elements.
 export function table(label, columns, rows) {
   const isNumber = (n) => columns[n]?.number;
   const head = columns.map(({ name }, n) => h("th", { scope: "col", class: isNumber(n) ? "number" : undefined }, columns[n].hidden ? h("span", { class: "hidden-text" }, name) : name));
-  const cells = (row) => row.map((cell, n) => h("td", { class: isNumber(n) ? "number" : undefined }, cell));
+  const cells = (row) => row.map((cell, n) => h("td", { class: isNumber(n) ? "number" : undefined }, isNumber(n) ? cell : brief(cell)));
   return h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label },
     h("table", { "aria-label": label }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows.map((row) => h("tr", {}, cells(row))))));
 }

@@ -1,8 +1,8 @@
 // The screen Datasets: table of file systems and volumes; of the chosen one its properties and snapshots.
 
 import { scaled } from "./format.js";
-import { h, table, timeOf, value, view } from "./api.js";
-import { actionButton, openAction } from "./act.js";
+import { briefly, h, table, timeOf, value, view } from "./api.js";
+import { actionButton, openAction, readOnly, refusing } from "./act.js";
 import { jobOf } from "./alerts.js";
 import { openReceive, openSave } from "./streams.js";
 
@@ -19,11 +19,12 @@ export const chosen = () => {
 export const addressOf = (name) => `#datasets:${encodeURIComponent(name)}`;
 
 export async function load() {
-  const all = await view("datasets");
+  const [all, sizes] = await Promise.all([view("datasets"), view("sizes")]);
   const name = chosen();
+  const why = readOnly(sizes.answer?.pools?.[name?.split("/")[0]]?.properties);
   if (!name || !all.answer?.datasets?.[name]) return { all, name };
   const [snapshots, properties] = await Promise.all([view("snapshots", name), view("properties", name)]);
-  return { all, name, snapshots, properties };
+  return { all, name, why, snapshots, properties };
 }
 
 const bytes = (found) => (typeof found === "number" ? scaled(found, "bytes") : found ?? "–");
@@ -34,8 +35,9 @@ function list(all, name) {
     { name: "In snapshots", number: true }, { name: "Ratio", number: true }, { name: "Quota", number: true }, { name: "Mount point" }, { name: "Key" }];
   const rows = Object.values(all).map((one) => {
     const depth = Math.min(one.name.split("/").length - 1, 4);
-    const link = h("a", { href: addressOf(one.name), class: `depth-${depth}`, "data-key": `link ${one.name}`,
-      "aria-current": one.name === name ? "true" : undefined }, depth === 0 ? one.name : one.name.split("/").slice(depth).join("/"));
+    const label = depth === 0 ? one.name : one.name.split("/").slice(depth).join("/");
+    const link = h("a", { href: addressOf(one.name), class: briefly(label, `depth-${depth}`), "data-key": `link ${one.name}`,
+      "aria-current": one.name === name ? "true" : undefined }, label);
     if (depth > 0) link.setAttribute("aria-label", one.name);
     const quota = value(one, "quota");
     const isVolume = value(one, "type") === "volume" || one.type === "VOLUME";
@@ -217,7 +219,7 @@ function snapshots(name, answer) {
         fields: [{ name: "name", label: "Name of the new dataset", value: `${name}-clone` }],
         build: (values) => ({ do: "clone", snapshot: one.name, ...values }),
       })),
-      actionButton("Save …", `Save the stream of ${one.name} as a file`, "administer", () => openSave(one.name, before(at))),
+      refusing(undefined, () => actionButton("Save …", `Save the stream of ${one.name} as a file`, "administer", () => openSave(one.name, before(at)))),
       actionButton("Hold …", `Hold ${one.name}`, "administer", () => openHold(one.name, "hold")),
       (value(one, "userrefs") ?? 0) > 0 && actionButton("Release …", `Release ${one.name}`, "administer", () => openHold(one.name, "release")),
       actionButton("Destroy …", `Destroy ${one.name}`, "administer", () => openDestroy(one.name)))]);
@@ -230,10 +232,11 @@ function snapshots(name, answer) {
   ];
 }
 
-export function show({ all, name, snapshots: taken, properties: found }) {
+export function show({ all, name, why, snapshots: taken, properties: found }) {
   const datasets = all.answer?.datasets ?? {};
   const detail = () => h("section", { class: "card", "aria-labelledby": "dataset-heading" },
     h("h2", { id: "dataset-heading", tabindex: "-1", "data-chosen": name }, name),
+    why && h("p", { class: "note" }, `It cannot be changed: ${why}.`),
     h("p", { class: "buttons" },
       actionButton("Snapshot …", `Take a snapshot of ${name}`, "operate", () => openSnapshot(name)),
       actionButton("Create below …", `Create a dataset below ${name}`, "administer", () => openCreateBelow(name)),
@@ -241,8 +244,8 @@ export function show({ all, name, snapshots: taken, properties: found }) {
       actionButton("Send …", `Send ${name} to another dataset or host`, "administer", () => openSend(name)),
       name.includes("/") && actionButton("Destroy …", `Destroy ${name}`, "administer", () => openDestroy(name)),
       name.includes("/") && actionButton("Rename …", `Rename ${name}`, "administer", () => openRename(name)),
-      mountButton(name, datasets[name]),
-      keyButtons(name, datasets[name]),
+      refusing(undefined, () => mountButton(name, datasets[name])),
+      refusing(undefined, () => keyButtons(name, datasets[name])),
       value(datasets[name], "origin") && value(datasets[name], "origin") !== "-" && actionButton("Promote", `Promote ${name}`, "administer",
         () => openAction({ title: `Promote ${name}`, run: "Promote", build: () => ({ do: "promote", dataset: name }) })),
       value(datasets[name], "origin") && value(datasets[name], "origin") !== "-" && h("span", { class: "note" }, `clone of ${value(datasets[name], "origin")}`)),
@@ -252,7 +255,7 @@ export function show({ all, name, snapshots: taken, properties: found }) {
   return [
     all.error && h("pre", { class: "problem" }, all.error),
     Object.keys(datasets).length === 0 ? h("p", { class: "empty" }, "No dataset: no pool is open.") : list(datasets, name),
-    name && (taken ? detail() : h("p", { class: "empty" }, `There is no dataset ${name}.`)),
+    name && (taken ? refusing(why, detail) : h("p", { class: "empty" }, `There is no dataset ${name}.`)),
     !name && Object.keys(datasets).length > 0 && h("p", { class: "note" }, "Choose a dataset to see its snapshots and properties."),
   ];
 }

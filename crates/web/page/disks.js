@@ -3,13 +3,14 @@
 import { get } from "./dom.js";
 import { scaled } from "./format.js";
 import { h, table, view } from "./api.js";
-import { actionButton, openAction } from "./act.js";
+import { actionButton, openAction, readOnly, refusing } from "./act.js";
 import { flat, stateMark } from "./pools.js";
 import { openNewDevice, openWork } from "./vdevs.js";
 
 export async function load() {
-  const [status, disks] = await Promise.all([view("pools"), get("/api/v1/admin/disks").then(({ body }) => body)]);
-  return { status, disks };
+  const [status, sizes, disks] = await Promise.all([view("pools"), view("sizes"), get("/api/v1/admin/disks").then(({ body }) => body)]);
+  const refused = Object.fromEntries(Object.entries(sizes.answer?.pools ?? {}).map(([name, size]) => [name, readOnly(size.properties)]));
+  return { status, disks, refused };
 }
 
 // Devices of pools by path: pool, name, and the row of zpool status.
@@ -39,7 +40,7 @@ const openWipe = (path) => openAction({
   build: ({ force }) => ({ do: "wipe", device: path, force }),
 });
 
-export function show({ status, disks }) {
+export function show({ status, disks, refused }) {
   const pools = Object.values(status.answer?.pools ?? {});
   const uses = usesOf(pools);
   const columns = [{ name: "Device" }, { name: "Pool" }, { name: "State" }, { name: "Model and serial number" }, { name: "Size", number: true },
@@ -49,12 +50,12 @@ export function show({ status, disks }) {
     const use = uses.get(disk.path);
     const { vdev, pool } = use ?? {};
     const device = vdev?.name;
-    const actions = use ? [
+    const actions = use ? refusing(refused[pool], () => [
       actionButton("Clear", `Clear the errors of ${device} of ${pool}`, "operate", () => openAction({ title: `Clear the errors of ${device}`, run: "Clear", build: () => ({ do: "clear", pool, device }) })),
       actionButton("Replace …", `Replace ${device} of ${pool}`, "administer", () => openNewDevice(pool, device, "replace")),
       actionButton("Trim …", `Trim ${device} of ${pool}`, "operate", () => openWork("trim", pool, device)),
       actionButton("Initialize …", `Initialize ${device} of ${pool}`, "administer", () => openWork("initialize", pool, device)),
-    ] : actionButton("Wipe …", `Wipe the labels of ${disk.path}`, "administer", () => openWipe(disk.path));
+    ]) : actionButton("Wipe …", `Wipe the labels of ${disk.path}`, "administer", () => openWipe(disk.path));
     const kind = disk.rotates === null ? "file" : disk.rotates ? "hard disk" : "SSD";
     return [disk.path, use ? pool : h("span", { class: "note" }, disk.contents), vdev?.state ? stateMark(vdev.state) : "–",
       [disk.model, disk.serial].filter(Boolean).join(", ") || "–", scaled(disk.size_bytes, "bytes"), kind, health(disk),

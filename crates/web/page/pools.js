@@ -1,8 +1,8 @@
 // The screen Pools: tree of vdevs, errors, scrubs, and what can be done to them.
 
 import { lengthOf, scaled } from "./format.js";
-import { h, table, timeOf, value, view } from "./api.js";
-import { actionButton, openAction } from "./act.js";
+import { briefly, h, table, timeOf, value, view } from "./api.js";
+import { actionButton, openAction, readOnly, refusing } from "./act.js";
 import { openCreate } from "./create.js";
 import { openNewDevice, openRemove, openWork, poolButtons } from "./vdevs.js";
 
@@ -82,7 +82,7 @@ function tree(pool, name) {
   const number = (count) => (count === undefined ? "" : String(count));
   const cells = ({ vdev, depth, parent, isOther }) => {
     const isLeaf = !vdev.vdevs && vdev.vdev_type !== undefined;
-    const label = h("span", { class: `depth-${Math.min(depth, 4)}` }, vdev.name);
+    const label = h("span", { class: briefly(vdev.name, `depth-${Math.min(depth, 4)}`) }, vdev.name);
     return [label, vdev.state ? stateMark(vdev.state) : "", number(vdev.read_errors), number(vdev.write_errors), number(vdev.checksum_errors),
       number(vdev.slow_ios), actionsOf({ vdev, depth, parent, isOther, isLeaf })];
   };
@@ -94,7 +94,13 @@ function tree(pool, name) {
   return table(`Devices of ${name}`, [{ name: "Device" }, { name: "State" }, ...numbers, { name: "Actions", hidden: true }], rows.map(cells));
 }
 
+// A pool that was imported read-only is exported, and nothing else is done to it.
 function card(pool, size, now) {
+  const why = readOnly(size.properties);
+  return refusing(why, () => cardOf(pool, size, now, why));
+}
+
+function cardOf(pool, size, now, why) {
   const name = pool.name;
   const total = value(size, "size") ?? 0, used = value(size, "allocated") ?? 0;
   const scan = pool.scan_stats;
@@ -107,6 +113,7 @@ function card(pool, size, now) {
     h("header", {}, h("h2", {}, name), stateMark(pool.state),
       h("meter", { min: 0, max: 100, low: 80, high: 90, optimum: 0, value: total ? (100 * used) / total : 0, "aria-label": `Allocated space of ${name}` }),
       h("span", {}, `${scaled(used, "bytes")} of ${scaled(total, "bytes")} allocated, ${value(size, "fragmentation") ?? "–"} % fragmented`)),
+    why && h("p", { class: "note" }, `Nothing on it can be changed: ${why}. Export it, and import it again without readonly=on to change it.`),
     pool.status && h("p", {}, pool.status),
     pool.action && h("p", { class: "advice" }, pool.action),
     h("p", { class: "scan" }, scanText(scan, now), scan?.state === "SCANNING" && scan.to_examine > 0 &&
@@ -118,7 +125,7 @@ function card(pool, size, now) {
       actionButton("Clear errors", `Clear the errors of ${name}`, "operate",
         () => openAction({ title: `Clear the errors of ${name}`, run: "Clear", build: () => ({ do: "clear", pool: name }) })),
       poolButtons(pool),
-      simple("Export …", "Export", "administer", { do: "export", pool: name }, force),
+      refusing(undefined, () => simple("Export …", "Export", "administer", { do: "export", pool: name }, force)),
       simple("Destroy …", "Destroy the pool", "administer", { do: "destroy_pool", pool: name }, force)),
     tree(pool, name));
 }

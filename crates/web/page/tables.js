@@ -1,6 +1,7 @@
 // Tables of the last second. Rows are kept and changed in place, and keep their order while one of them has the focus or the
 // pointer, so that a click meets the row that it was aimed at.
 
+import { LONG } from "./api.js";
 import { button, byId, element } from "./dom.js";
 
 const TABLE_ROWS = 50;
@@ -47,9 +48,11 @@ export class Table {
       if (row === before) before = before.nextElementSibling;
       row.classList.remove("idle");
       cells.forEach((cell, n) => {
-        const place = row.cells[n].firstElementChild ?? row.cells[n];
+        const place = row.cells[n].firstElementChild;
         const text = cell.name ?? cell;
-        if (place.textContent !== text) place.textContent = text;
+        if (place.textContent === text) return;
+        place.textContent = text;
+        place.classList.toggle("long", text.length > LONG);
       });
     }
   }
@@ -59,8 +62,8 @@ export class Table {
     cells.forEach((cell, n) => {
       const place = element("td", undefined, row);
       place.className = this.table.tHead.rows[0].cells[n].className;
-      if (cell.name === undefined) return;
-      button(cell.name, `What limits ${cell.name}?`, place, () => this.ask(cell.name)).className = "name";
+      if (cell.name === undefined) element("span", "", place);
+      else button("", `What limits ${cell.name}?`, place, () => this.ask(cell.name)).className = "name";
     });
     return row;
   }

@@ -356,3 +356,80 @@ fn a_viewer_sees_the_screens_and_cannot_act() {
         page.text("#screen-system").contains("eye, role view") && !page.text("#screen-system").contains("Audit log")
     );
 }
+
+#[test]
+fn a_pool_that_was_imported_read_only_is_not_changed_on_the_page() {
+    if !has("chromium-headless-shell") && !has("chromium") {
+        println!("skipped: chromium-headless-shell is not installed");
+        return;
+    }
+    let site = Site::new(1, "");
+    site.ok("zpool create tank d0");
+    site.ok("zfs create tank/a");
+    site.ok("zfs snapshot tank/a@s");
+    site.ok("zpool export tank");
+    site.ok(&format!("zpool import -o readonly=on -d {} tank", site.dir.path().display()));
+    let mut page = Page::open(&site.url()).unwrap();
+    let usable = "[...document.querySelectorAll('main button')].filter(one => !one.disabled && one.offsetParent !== null).map(one => one.textContent).join()";
+    page.go("pools");
+    page.until("document.getElementById('screen-pools').textContent.includes('Nothing on it can be changed: the pool was imported read-only.')");
+    assert_eq!(page.browser.text(usable), "Create a pool …,Import a pool …,Export …");
+    let title = "document.querySelector('[aria-label=\"Scrub of tank\"]').title";
+    assert_eq!(page.browser.text(title), "Scrub of tank: the pool was imported read-only");
+    page.go("disks");
+    page.until("document.querySelectorAll('#screen-disks tbody tr').length > 0");
+    let wipes = page.browser.text(usable).split(',').filter(|text| !text.is_empty() && *text != "Wipe …").count();
+    assert_eq!(wipes, 0, "{}", page.browser.text(usable));
+    page.go("datasets:tank%2Fa");
+    page.until("document.getElementById('dataset-heading')?.textContent === 'tank/a'");
+    let texts = page.browser.text(usable);
+    assert!(
+        texts.split(',').all(|text| ["Mount", "Unmount", "Save …"].contains(&text)) && texts.contains("Save …"),
+        "{texts}"
+    );
+    // Without the property, all is there.
+    site.ok("zpool export tank");
+    site.ok(&format!("zpool import -d {} tank", site.dir.path().display()));
+    page.until("document.querySelector('[aria-label=\"Take a snapshot of tank/a\"]')?.disabled === false");
+}
+
+/// Names of 200 characters, which have no place to break, widen no column beyond a third of a desktop.
+#[test]
+fn long_names_are_wrapped_in_tables() {
+    if !has("chromium-headless-shell") && !has("chromium") {
+        println!("skipped: chromium-headless-shell is not installed");
+        return;
+    }
+    let site = Site::new(1, "");
+    let name = format!("tank/{}", "n".repeat(200));
+    let disk = site.path(&"d".repeat(200));
+    std::fs::File::create(&disk).unwrap().set_len(128 << 20).unwrap();
+    site.ok(&format!("zpool create tank {}", disk.display()));
+    site.ok(&format!("zfs create -o sharenfs=on {name}"));
+    site.ok(&format!("zfs snapshot {name}@{}", "s".repeat(40)));
+    let job = format!("daemon job add {} --schedule hourly --replicate {name} --to tank/t", "j".repeat(32));
+    site.ok(&job);
+    let mut page = Page::open(&site.url()).unwrap();
+    for (width, most) in [(1200, 450), (390, 250)] {
+        let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 1200});
+        page.browser.call("Emulation.setDeviceMetricsOverride", size);
+        for screen in [
+            format!("datasets:{}", name.replace('/', "%2F")),
+            "pools".into(),
+            "disks".into(),
+            "shares".into(),
+            "alerts".into(),
+        ] {
+            page.go(&screen);
+            let place = format!("screen-{}", screen.split(':').next().unwrap());
+            page.until(&format!("document.querySelectorAll('#{place} td').length > 0"));
+            // A line to paste is one line, in a table that is moved sideways.
+            let widest = format!(
+                "Math.max(...[...document.querySelectorAll('#{place} td')].filter(one => one.querySelector('.actions, .paste') === null && one.closest('details:not([open])') === null && one.textContent.length > 32).map(one => one.offsetWidth))"
+            );
+            let widest = page.browser.value(&widest).as_f64().unwrap();
+            assert!(widest > 150.0 && widest <= f64::from(most), "{screen} at {width}: a cell of {widest}");
+            assert_eq!(page.browser.value("document.documentElement.scrollWidth"), width, "{screen}");
+        }
+    }
+}

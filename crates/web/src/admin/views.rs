@@ -17,6 +17,8 @@ use utoipa::{IntoParams, ToSchema};
 
 /// Longest name that is accepted, in bytes.
 const MAX_NAME_BYTES: usize = 4096;
+/// Columns of pools: their sizes, and whether they can be changed.
+const POOL_COLUMNS: &str = "name,size,allocated,free,fragmentation,capacity,dedupratio,health,readonly";
 /// Columns of the list of datasets.
 const DATASET_COLUMNS: &str = "name,type,used,available,referenced,usedbysnapshots,compressratio,quota,mountpoint,mounted,\
                                origin,volsize,encryption,encryptionroot,keystatus,sharenfs,sharesmb,weir:iscsi,weir:nbd";
@@ -50,7 +52,7 @@ fn command_of(what: &str, name: Option<&str>) -> Option<(CommandLine, bool)> {
     let line = |program, words: &[&str]| Some((CommandLine::new(program, words), true));
     match (what, name) {
         ("pools", None) => line("zpool", &["status", "-j", "--json-int", "-s"]),
-        ("sizes", None) => line("zpool", &["list", "-j", "--json-int", "-p"]),
+        ("sizes", None) => line("zpool", &["list", "-j", "--json-int", "-p", "-o", POOL_COLUMNS]),
         ("datasets", None) => {
             line("zfs", &["list", "-j", "--json-int", "-p", "-t", "filesystem,volume", "-o", DATASET_COLUMNS])
         }
