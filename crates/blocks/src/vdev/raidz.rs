@@ -323,6 +323,19 @@ impl Read<'_> {
         self.blame(wrong);
     }
 
+    /// Counts an error at each device that gave a column of a block that no combination of columns yields: which of them are wrong
+    /// is not known (OpenZFS `vdev_raidz_io_done_unrecoverable`).
+    fn count_unrecoverable(&self) {
+        let mut gave = BTreeMap::new();
+        for at in self.all() {
+            let Column { child, offset_bytes, size_bytes, .. } = *self.column(at);
+            if size_bytes > 0 && matches!(self.cells[at.0][at.1], ColumnState::Got(_)) {
+                gave.entry(child).or_insert((offset_bytes, size_bytes as u64));
+            }
+        }
+        self.blame(gave);
+    }
+
     /// Counts an error at each of these children, and reports the offset of its first wrong column.
     fn blame(&self, wrong: BTreeMap<usize, (u64, u64)>) {
         if wrong.is_empty() || !self.job.reports_fault(self.place) {

@@ -99,6 +99,22 @@ fn raidz_tells_which_disks_are_missing_and_counts_which_lie() {
     assert_eq!(wrong, [0, 0, 1, 0, 0]);
 }
 
+/// Which of its columns are wrong is not known if no combination of them is the block: each device that gave one has an error.
+#[test]
+fn raidz_counts_an_error_at_each_device_of_a_block_that_cannot_be_repaired() {
+    let bench = Bench::new(4, 5, Timing::Chaos);
+    let data = pattern(48 << 10, 4);
+    let map = Map::new(0, data.len() as u64, 12, 5, 1);
+    bench.write_rows(&map, &data);
+    let bp = pointer(&[(0, 0, 64 << 10)], false, &data);
+    let blocks = bench.blocks(vec![top(0, raidz(1), 12, bench.leaves(0..5, &[]))]);
+    rot(&bench, 1, 0, 4096);
+    rot(&bench, 2, 0, 4096);
+    assert!(matches!(bench.read(&blocks, &bp), Err(BlockError::Corrupt { .. })));
+    let counted: Vec<u64> = blocks.tree().health().iter().map(|h| h.counts.checksum_errors).collect();
+    assert_eq!(counted, [1; 5]);
+}
+
 /// A stale child is asked last: what it says is only believed when the checksum holds.
 #[test]
 fn stale_children_are_last_but_not_least() {

@@ -71,5 +71,6 @@ pub(in crate::vdev) async fn read(
             return Ok(block);
         }
     }
+    read.count_unrecoverable();
     Err(read.damaged(fault))
 }
