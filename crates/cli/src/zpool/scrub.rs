@@ -285,6 +285,6 @@ fn progress_line(progress: &ScrubProgress) -> String {
 }
 
 /// Seconds as `1:02:03`.
-pub fn time(seconds: u64) -> String {
+fn time(seconds: u64) -> String {
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }

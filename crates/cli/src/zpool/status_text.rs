@@ -3,7 +3,6 @@
 use super::dedup;
 use super::l2arc;
 use super::rebuild_text;
-use super::scrub::time;
 use super::tree::{self, NameStyle, TreeStyle, VdevRow};
 use super::vdev_scripts::ScriptColumns;
 use super::wrapped::wrapped;
@@ -171,26 +170,32 @@ fn scan_text(scan: &ScanStatus) -> String {
             format!("{did} {bytes} in {took} with {} errors on {}", scan.errors, date_and_time(scan.end_s))
         }
         ScanStage::Canceled => format!("{what} canceled on {}", date_and_time(scan.end_s)),
-        ScanStage::Running if scan.paused => format!("{what} paused, begun on {}", date_and_time(scan.start_s)),
+        ScanStage::Running if scan.paused => {
+            format!("{what} paused\n\t{what} started on {}", date_and_time(scan.start_s))
+        }
         ScanStage::Running => format!("{what} in progress since {}", date_and_time(scan.start_s)),
     };
     let running = if scan.stage == ScanStage::Running { running_text(scan) } else { String::new() };
     format!("  scan: {line}\n{running}")
 }
 
-/// Progress of a scrub or resilver, and its remaining time at the speed so far.
+/// Progress of a scrub or resilver, as OpenZFS says it (`print_scan_scrub_resilver_status`): Weir reads each block when it comes to it,
+/// so that all that is scanned is issued. Other than there, the time left is stated at any rate.
 fn running_text(scan: &ScanStatus) -> String {
-    let part = percent(scan.examined_bytes, scan.to_examine_bytes).min(100.0);
-    let examined = human_size(scan.examined_bytes);
     let all = human_size(scan.to_examine_bytes);
+    let examined = human_size(scan.examined_bytes);
+    let rate = scan.examined_bytes.checked_div(scan.active_s).filter(|rate| *rate > 0 && !scan.paused);
+    let at = rate.map(|rate| format!(" at {}/s", human_size(rate))).unwrap_or_default();
     let left = scan.to_examine_bytes.saturating_sub(scan.examined_bytes);
-    let known = scan.active_s > 0 && scan.examined_bytes > 0;
-    let left_s = u128::from(left) * u128::from(scan.active_s);
-    let left_s = left_s.checked_div(u128::from(scan.examined_bytes)).unwrap_or(0) as u64;
-    let left = if known { format!(", {} left while it runs", time(left_s)) } else { String::new() };
+    let left = match rate {
+        _ if scan.paused => String::new(),
+        Some(rate) => format!(", {} to go", duration(left / rate)),
+        None => ", no estimated completion time".to_owned(),
+    };
+    let part = percent(scan.examined_bytes, scan.to_examine_bytes).min(100.0);
     let done = human_size(scan.processed_bytes);
     let did = if scan.resilver { "resilvered" } else { "repaired" };
-    format!("\t{examined} of {all} scanned, {part:.1}%{left}\n\t{done} {did}, {} errors\n", scan.errors)
+    format!("\t{examined} / {all} scanned{at}, {examined} / {all} issued{at}\n\t{done} {did}, {part:.2}% done{left}\n")
 }
 
 /// A removal, as OpenZFS says it (`print_removal_status`).
@@ -272,5 +277,40 @@ pub(super) fn duration(seconds: u64) -> String {
     match seconds / 86_400 {
         0 => clock,
         days => format!("{days} days {clock}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCRUB: ScanStatus = ScanStatus {
+        resilver: false,
+        stage: ScanStage::Running,
+        paused: false,
+        start_s: 0,
+        end_s: 0,
+        active_s: 10,
+        to_examine_bytes: 4 << 30,
+        examined_bytes: 1 << 30,
+        skipped_bytes: 0,
+        processed_bytes: 0,
+        errors: 3,
+    };
+
+    #[test]
+    fn a_scrub_in_progress_has_openzfs_lines() {
+        assert_eq!(
+            running_text(&SCRUB),
+            "\t1G / 4G scanned at 102M/s, 1G / 4G issued at 102M/s\n\t0B repaired, 25.00% done, 00:00:30 to go\n"
+        );
+        let begins = ScanStatus { resilver: true, active_s: 0, examined_bytes: 0, ..SCRUB };
+        let text = "\t0B / 4G scanned, 0B / 4G issued\n\t0B resilvered, 0.00% done, no estimated completion time\n";
+        assert_eq!(running_text(&begins), text);
+        let paused = running_text(&ScanStatus { paused: true, ..SCRUB });
+        assert_eq!(paused, "\t1G / 4G scanned, 1G / 4G issued\n\t0B repaired, 25.00% done\n");
+        // Blocks that were written during the scrub are read too.
+        let more = running_text(&ScanStatus { examined_bytes: 5 << 30, ..SCRUB });
+        assert!(more.contains("100.00% done, 00:00:00 to go"), "{more}");
     }
 }
