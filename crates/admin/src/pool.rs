@@ -5,9 +5,11 @@ use crate::mounting::{MountChange, MountEffect};
 use crate::properties::JsonVdevSetting;
 use crate::query::find_vdevs;
 use crate::refusal::{Refusal, RefusalKind};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::pin::pin;
+use std::time::Duration;
 use weir_analytics::{ConnectionFacts, LinkFacts, Sample};
 use weir_blocks::vdev::LeafHealth;
 use weir_engine::scrub::ScrubStart;
@@ -280,7 +282,8 @@ impl ProcessChange {
 /// Closes the pool, as [`ProcessChange::Close`] says.
 async fn close(host: &impl Host, author: &mut Author, destroyed: bool, force: bool, hard: bool) -> Result<(), Refusal> {
     let is_suspended = host.engine().devices().suspended_because().is_some();
-    if is_suspended && !destroyed && !hard {
+    // A pool is not destroyed without its devices, either: it would be closed, and its labels would stay.
+    if is_suspended && !hard {
         let why = "pool I/O is currently suspended\n'zpool clear' resumes it when its devices are back; \
                    'zpool export -F' closes it, and loses what is only in memory";
         return Err(Refusal::new(RefusalKind::Pool, why));
@@ -293,7 +296,11 @@ async fn close(host: &impl Host, author: &mut Author, destroyed: bool, force: bo
     // A mount may be in use without an open file, as a working directory.
     let (name, change) = (host.engine().name(), MountChange::Forbidden);
     let effect = MountEffect { name, recursive: true, change, force: force || gives_up };
-    let suspended = host.prepare_mounts(&effect, false).await?;
+    let suspended = match host.prepare_mounts(&effect, false).await {
+        // Its datasets cannot be read; closing the pool ends its mounts.
+        Err(_) if gives_up => Vec::new(),
+        prepared => prepared?,
+    };
     // Before the last txg, as in OpenZFS. A suspended pool has none, and is closed without it.
     let _recorded = author.record(host.engine());
     let done = host.close(destroyed).await.map_err(|why| Refusal::new(RefusalKind::Pool, why));
@@ -359,6 +366,11 @@ async fn set_vdev(engine: &Engine, names: &[String], property: String, setting: 
     Ok(engine.vdev_properties().set(guid, property, setting).await?)
 }
 
+/// Time in which a pool that is resumed syncs a txg, or is suspended again.
+const RESUMES_WITHIN: Duration = Duration::from_secs(10);
+/// Interval at which this is looked at.
+const RESUME_LOOK: Duration = Duration::from_millis(50);
+
 async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
     let health = engine.cache.blocks().tree().health();
     let mut chosen = Vec::new();
@@ -370,12 +382,33 @@ async fn clear(engine: &Engine, devices: &[String]) -> Result<(), Refusal> {
     if chosen.is_empty() {
         chosen.push(None);
     }
+    let was_suspended = engine.devices().suspended_because().is_some();
     for leaf in chosen {
         engine.devices().clear(leaf).await?;
     }
     // As OpenZFS (`vdev_clear`): devices that could not be opened are tried again.
     engine.vdevs().reopen().await?;
-    Ok(())
+    if was_suspended { resumed(engine).await } else { Ok(()) }
+}
+
+/// Waits until a pool that was suspended has synced a txg. Refuses if it is suspended again: its devices are still not in order
+/// (OpenZFS `zio_resume`). A pool that does neither in time is taken to go on.
+async fn resumed(engine: &Engine) -> Result<(), Refusal> {
+    let clock = &engine.machine.clock;
+    let begun = clock.now();
+    let is_suspended_again = async {
+        while clock.now().since(begun) < RESUMES_WITHIN {
+            if let Some(why) = engine.devices().suspended_because() {
+                return Err(Refusal::new(RefusalKind::Pool, format!("the pool is still suspended: {why}")));
+            }
+            clock.sleep(RESUME_LOOK).await;
+        }
+        Ok(())
+    };
+    match select(pin!(engine.sync()), pin!(is_suspended_again)).await {
+        Either::Left((synced, _)) => Ok(synced?),
+        Either::Right((refused, _)) => refused,
+    }
 }
 
 /// The cache device with that GUID or path, or whose path ends in that name.

@@ -10,6 +10,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use weir_blocks::vdev::LeafHealth;
 use weir_dsl::{Dsl, Scope};
 use weir_format::dsl::pool as names;
 use weir_machine::Request;
@@ -20,7 +21,8 @@ use weir_pool::features::Features;
 use weir_pool::mos::Mos;
 use weir_pool::open::{OpenOptions, Pool, classes, load_keys};
 use weir_pool::scan::{ScanOptions, scan_with};
-use weir_pool::{capacity, space, status};
+use weir_pool::status::{self, States, VdevState};
+use weir_pool::{capacity, space};
 
 /// Time in which a device in service must answer a view's reads of its labels.
 const LABELS_WITHIN: Duration = Duration::from_secs(2);
@@ -116,19 +118,10 @@ impl Synced<'_> {
             device_paths::copy(&mut tree, &self.engine.shown().config);
         }
         classes(rq, &mos, &mut tree).await;
-        let vdevs = self.engine.cache.blocks().tree();
-        let offline = self.engine.devices().offline();
-        let faulted = vdevs.health().iter().filter(|leaf| leaf.faulted).map(|leaf| leaf.guid).collect();
-        set_out_of_service(&mut tree, &offline, &faulted);
+        let (state, states) = self.vdev_states(&mut tree);
         let mut assembly = self.labels(options, &tree).await?;
         // None if all its files were removed: then the engine uses them through their open files.
         let found = assembly.pools.remove(&self.engine.shown().config.guid);
-        let in_use: BTreeSet<u64> = vdevs.health().iter().filter(|leaf| leaf.present).map(|leaf| leaf.guid).collect();
-        let (mut state, mut states) = status::states(&tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
-        let gone = vdevs.health().iter().filter(|leaf| leaf.gone).map(|leaf| leaf.guid).collect();
-        if status::mark_removed(&tree, &gone, &mut states) {
-            state = state.max(status::VdevState::Degraded);
-        }
         let (mut label, devices) =
             found.map_or_else(|| (config.clone(), BTreeMap::new()), |found| (found.config, found.devices));
         if self.engine.is_read_only() {
@@ -169,6 +162,34 @@ impl Synced<'_> {
             capacity,
         };
         Ok(PoolSnapshotGuard { pool, _state: synced })
+    }
+
+    /// The vdev tree with its states from memory: of a pool whose MOS cannot be read.
+    ///
+    /// # Errors
+    /// [`PoolError::Decode`] if the configuration of the last txg has no vdev tree.
+    pub fn vdevs_in_memory(&self) -> Result<(VdevConfig, VdevState, States), PoolError> {
+        let what = || format!("pool '{}': vdev tree in memory", self.engine.name());
+        let tree = VdevConfig::parse(&self.engine.shown().config.root);
+        let mut tree = tree.map_err(|source| PoolError::Decode { what: what(), source })?;
+        let (state, states) = self.vdev_states(&mut tree);
+        Ok((tree, state, states))
+    }
+
+    /// Marks the leaves that are out of service; returns the states of the pool and of its vdevs.
+    fn vdev_states(&self, tree: &mut VdevConfig) -> (VdevState, States) {
+        let vdevs = self.engine.cache.blocks().tree();
+        let health = vdevs.health();
+        let of = |wanted: fn(&LeafHealth) -> bool| {
+            health.iter().filter(|leaf| wanted(leaf)).map(|leaf| leaf.guid).collect::<BTreeSet<u64>>()
+        };
+        set_out_of_service(tree, &self.engine.devices().offline(), &of(|leaf| leaf.faulted));
+        let in_use = of(|leaf| leaf.present);
+        let (mut state, mut states) = status::states(tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
+        if status::mark_removed(tree, &of(|leaf| leaf.gone), &mut states) {
+            state = state.max(VdevState::Degraded);
+        }
+        (state, states)
     }
 
     /// The labels in the search paths of `options`, without those of the leaves that are faulted, which may never answer.

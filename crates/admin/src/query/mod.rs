@@ -169,10 +169,15 @@ impl PoolQuery {
             PoolQuery::History(_) => drop(engine.sync().await),
             _ => {}
         }
+        let is_suspended = engine.devices().suspended_because().is_some();
         match (engine.synced().view(options).await, self) {
+            (Ok(view), PoolQuery::Status(query)) if is_suspended => {
+                query.run_if_readable(engine, &view, &mut rows).await
+            }
             (Ok(view), _) => self.run(&view, mounted, rows).await,
-            (Err(_), PoolQuery::PoolProperties(query)) if engine.devices().suspended_because().is_some() => {
-                query.run_suspended(engine, &mut rows).await
+            (Err(_), PoolQuery::PoolProperties(query)) if is_suspended => query.run_suspended(engine, &mut rows).await,
+            (Err(error), PoolQuery::Status(_)) if is_suspended => {
+                StatusQuery::run_suspended(engine, &error.to_string(), &mut rows).await
             }
             (Err(error), _) => Err(unopened(error)),
         }

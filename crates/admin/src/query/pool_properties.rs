@@ -92,7 +92,7 @@ impl PoolPropertiesQuery {
 }
 
 /// Health of a pool whose writes are suspended.
-const SUSPENDED: &str = "SUSPENDED";
+pub(super) const SUSPENDED: &str = "SUSPENDED";
 
 /// The wanted properties in their order, or all. A user property that is not set is `-`.
 pub(super) fn chosen(all: Vec<PoolProperty>, wanted: Option<&[String]>) -> Vec<PoolProperty> {

@@ -3,8 +3,9 @@
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`status_callback`), `include/sys/fs/zfs.h` (`pool_scan_stat_t`,
 //! `pool_removal_stat_t`, `pool_raidz_expand_stat_t`, `pool_checkpoint_stat_t`).
 
+use super::pool_properties::SUSPENDED;
 use super::rebuild_status::RebuildStatus;
-use super::vdev_status::VdevStatus;
+use super::vdev_status::{VdevFacts, VdevStatus};
 use super::{Row, Rows, unreadable};
 use crate::compatibility::compatible_features;
 use crate::problem::{self, OpenErrors, PoolFacts, Problem};
@@ -13,6 +14,7 @@ use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::time::UNIX_EPOCH;
 use weir_blocks::FailMode;
+use weir_engine::Engine;
 use weir_engine::create::DEFAULT_FEATURES;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
@@ -278,6 +280,65 @@ impl StatusQuery {
             }
         }
         Ok(())
+    }
+}
+
+impl StatusQuery {
+    /// As [`StatusQuery::run`], of a pool that is suspended: if a part of its state cannot be read, what is in memory.
+    ///
+    /// # Errors
+    /// As [`StatusQuery::run_suspended`].
+    pub(super) async fn run_if_readable(&self, engine: &Engine, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
+        let rq = &Request::internal("status");
+        let read = async {
+            let errors = weir_pool::errlog::errors(pool, rq).await?;
+            PoolStatus::read(rq, pool, &errors, self.dedup).await
+        };
+        match read.await {
+            Ok(_) => self.run(pool, rows).await,
+            Err(error) => Self::run_suspended(engine, &error.to_string(), rows).await,
+        }
+    }
+
+    /// Gives what is known of a suspended pool whose MOS cannot be read, because its devices do not answer.
+    ///
+    /// # Errors
+    /// If the caller has gone away, or the pool has no vdev tree.
+    pub(super) async fn run_suspended(engine: &Engine, why: &str, rows: &mut Rows) -> Result<(), Refusal> {
+        let (tree, state, states) = engine.synced().vdevs_in_memory().map_err(unreadable)?;
+        let blocks = engine.cache.blocks();
+        let dtls = blocks.tree().dtls();
+        let open_errors = OpenErrors::of(&engine.machine, &tree, &states);
+        let facts = VdevFacts { states: &states, dtls: &dtls, open_errors: &open_errors };
+        let problem = match blocks.tree().suspension().mode() {
+            FailMode::Continue => Problem::SuspendedContinues,
+            _ => Problem::SuspendedWaits,
+        };
+        let name = engine.name();
+        let status = PoolStatus {
+            root: VdevStatus::of_memory(&name, state, &tree, facts, blocks),
+            guid: engine.shown().config.guid,
+            txg: engine.txgs().last_synced().0,
+            now_s: engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            health: SUSPENDED.to_owned(),
+            exported: false,
+            problem: Some(problem),
+            suspended: engine.devices().suspended_because().map(|why| why.to_string()),
+            lost: Vec::new(),
+            scan: None,
+            rebuilds: Vec::new(),
+            removal: None,
+            expansion: None,
+            checkpoint: None,
+            freeing_bytes: 0,
+            error_count: 0,
+            unread_errors: Some(why.to_owned()),
+            caches: Vec::new(),
+            spares: Vec::new(),
+            dedup: None,
+            name,
+        };
+        rows.add(Row::PoolStatus(Box::new(status))).await
     }
 }
 

@@ -7,6 +7,7 @@ use crate::problem::OpenErrors;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
+use weir_blocks::Blocks;
 use weir_engine::cache_devices::CacheDeviceStats;
 use weir_pool::aux_devices::cache_state;
 use weir_pool::dtls::Dtls;
@@ -229,7 +230,7 @@ impl VdevStatus {
         let dtls = pool.dtls();
         let facts = VdevFacts { states: &pool.states, dtls: &dtls, open_errors };
         let mut root = VdevStatus::of_found(pool.name(), pool.state, &pool.tree, facts);
-        let open = OpenFacts { pool, errors: errors_of_leaves(pool) };
+        let open = OpenFacts { pool, errors: errors_of_leaves(&pool.blocks) };
         let mut whole =
             VdevStatusSpace { allocated_bytes: pool.capacity.allocated_bytes, ..VdevStatusSpace::default() };
         let tops = pool.tree.children.iter().zip(&pool.space.vdevs);
@@ -266,6 +267,22 @@ impl VdevStatus {
             }
         }
         root.space = Some(whole);
+        root
+    }
+
+    /// The vdevs of a pool of which only what is in memory is known: their states, and the errors of the leaves.
+    pub(super) fn of_memory(
+        name: &str,
+        state: VdevState,
+        tree: &VdevConfig,
+        facts: VdevFacts,
+        blocks: &Blocks,
+    ) -> Self {
+        let mut root = VdevStatus::of_found(name, state, tree, facts);
+        let errors = errors_of_leaves(blocks);
+        for leaf in root.children.iter_mut().flat_map(VdevStatus::leaves_mut) {
+            leaf.errors = errors.get(&leaf.guid).copied();
+        }
         root
     }
 
@@ -403,8 +420,8 @@ fn reason(vdev: &VdevConfig, state: VdevState) -> Option<HealthReason> {
 }
 
 /// Errors of each leaf.
-fn errors_of_leaves(pool: &Pool) -> BTreeMap<u64, VdevErrors> {
-    let health = pool.blocks.tree().health().into_iter();
+fn errors_of_leaves(blocks: &Blocks) -> BTreeMap<u64, VdevErrors> {
+    let health = blocks.tree().health().into_iter();
     let errors = health.map(|leaf| {
         let counts = leaf.counts;
         let errors = VdevErrors {

@@ -81,6 +81,9 @@ pub fn show(call: &Call, daemon: &Arc<Daemon>, args: &StatusArgs) -> Result<u8, 
     Ok(0)
 }
 
+/// Health of a suspended pool.
+const SUSPENDED: &str = "SUSPENDED";
+
 /// The status as an object whose numbers are integers.
 fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failure> {
     let uptime = daemon.machine.clock.now().since(daemon.started);
@@ -245,8 +248,10 @@ fn pool_object(call: &Call, daemon: &Daemon, pool: &ServedPool) -> Result<Map<St
     let machine = call.machine()?;
     let options = OpenOptions::new(pool.device_paths(), pool.guid().to_string());
     let viewed = machine.block_on(async { pool.engine.synced().view(&options).await.map(|view| view.health()) });
-    // Without any device, there is nothing to view.
-    let health = viewed.unwrap_or_else(|_| VdevState::Unavail.to_string());
+    // Without its devices, a pool cannot be read.
+    let is_suspended = pool.engine.devices().suspended_because().is_some();
+    let unread = if is_suspended { SUSPENDED.to_owned() } else { VdevState::Unavail.to_string() };
+    let health = viewed.unwrap_or(unread);
     let mut out = Map::new();
     out.insert("guid".into(), pool.guid().into());
     out.insert("health".into(), health.into());
@@ -254,8 +259,11 @@ fn pool_object(call: &Call, daemon: &Daemon, pool: &ServedPool) -> Result<Map<St
     out.insert("exports".into(), Value::Array(exports.into_iter().map(Value::String).collect()));
     let mut shares = Vec::new();
     if let (Some(service), Some(exports)) = (daemon.service(), pool.front()) {
-        let states = machine.block_on(service.share_states(&Request::internal("status"), &exports))?;
-        shares.extend(states.into_iter().map(share_object));
+        match machine.block_on(service.share_states(&Request::internal("status"), &exports)) {
+            Ok(states) => shares.extend(states.into_iter().map(share_object)),
+            // A pool that cannot be read hides no other.
+            Err(error) => drop(out.insert("reason".into(), format!("its shares cannot be read: {error}").into())),
+        }
     }
     out.insert("shares".into(), Value::Array(shares));
     let damaged = pool.front().map(|exports| exports.damaged.all()).unwrap_or_default();

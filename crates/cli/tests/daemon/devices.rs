@@ -178,6 +178,16 @@ fn a_suspended_pool_is_listed_and_exported_only_if_that_is_asked_for() {
     let why = site.fails("zpool export p");
     assert!(why.contains("pool I/O is currently suspended") && why.contains("zpool export -F"), "{why}");
     assert_eq!(site.ok("zpool list -Ho name,health"), "p\tSUSPENDED\n");
+    // Although nothing of it can be read: the state, its vdevs and their errors are in memory.
+    let status = site.ok("zpool status p");
+    assert!(status.contains("state: SUSPENDED") && status.contains(site.path("d0").to_str().unwrap()), "{status}");
+    assert!(site.ok("zpool status -x").contains("SUSPENDED"));
+    assert!(site.ok("daemon status").contains("pool p: SUSPENDED"));
+    let why = site.fails("zpool clear p");
+    assert!(why.contains("cannot clear errors for p: the pool is still suspended"), "{why}");
+    let why = site.fails("zpool destroy -f p");
+    assert!(why.contains("pool I/O is currently suspended"), "{why}");
+    assert_eq!(site.ok("zpool list -Ho name,health"), "p\tSUSPENDED\n");
     site.ok("zpool export -F p");
     assert_eq!(site.ok("zpool list -H"), "");
     waiting.wait().unwrap();

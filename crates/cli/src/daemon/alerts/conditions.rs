@@ -100,8 +100,11 @@ pub async fn gather(
     past.retain(|guid, _| open.iter().any(|pool| pool.guid() == *guid));
     for pool in &open {
         let past = past.entry(pool.guid()).or_default();
+        let before = out.len();
         if let Err(error) = of_pool(pool, settings, past, now, &mut out).await {
             tracing::debug!("pool '{}': alerts: {error}", pool.engine.name());
+            out.truncate(before);
+            out.push(unread(pool, &error));
         }
     }
     for missing in daemon.remembered.all().into_iter().filter(|missing| !missing.why.is_empty()) {
@@ -118,6 +121,16 @@ pub async fn gather(
     }
     out.retain(|condition| !settings.ignored.contains(&condition.kind));
     out
+}
+
+/// The condition of a pool that cannot be read: its devices are away, so that it is suspended, or its metadata is damaged.
+fn unread(pool: &ServedPool, error: &str) -> Condition {
+    let name = pool.engine.name();
+    let (state, text) = match pool.engine.devices().suspended_because() {
+        Some(why) => ("SUSPENDED", format!("pool '{name}' is suspended: {why}")),
+        None => ("unreadable", format!("pool '{name}' cannot be read: {error}")),
+    };
+    Condition { kind: Kind::Pool, subject: name, state: state.to_owned(), text, critical: true }
 }
 
 async fn of_pool(
