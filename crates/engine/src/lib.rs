@@ -204,6 +204,8 @@ pub struct Engine {
     scrub_to_carry_out: AtomicBool,
     /// How often devices came back into service: what a scan has passed then, they may lack.
     returns: AtomicU64,
+    /// Nanoseconds of a scan that its record does not have yet: it has whole seconds.
+    scan_unrecorded_ns: AtomicU64,
     /// Sequential rebuilds in progress.
     pub(crate) rebuild_table: Mutex<rebuild::RebuildTable, { order::REBUILDS }>,
     /// Held while vdevs are added.
@@ -330,6 +332,7 @@ impl Engine {
             expansion_tasks: AtomicU64::new(0),
             scrub_to_carry_out: AtomicBool::new(false),
             returns: AtomicU64::new(0),
+            scan_unrecorded_ns: AtomicU64::new(0),
             rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),

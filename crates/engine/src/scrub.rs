@@ -73,6 +73,8 @@ pub enum ScrubStart {
 
 /// Integers of the record of a position, before those of [`Revisits`].
 const RECORD_WORDS: usize = 7;
+/// Nanoseconds of a second.
+const NS_PER_S: u64 = 1_000_000_000;
 /// Maximum errors that one pass records.
 const MAX_ERRORS: usize = 10_000;
 
@@ -303,11 +305,21 @@ impl Scrubs<'_> {
             (next, has_late) = self.walk_pass(rq, &progress, &mut pass).await?;
             pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
         }
-        let spent_ns = self.engine.machine.clock.now().ns_since(began);
         let repaired_bytes = repaired().saturating_sub(before);
         let unrepaired = progress.is_resilver() && self.settle_repairs().await;
-        let done = Done { of: progress, pass, next, has_late, spent_ns, repaired_bytes, unrepaired };
-        self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await
+        let settled = self.spent_since(began);
+        let done = Done { of: progress, pass, next, has_late, repaired_bytes, unrepaired };
+        let recorded =
+            self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await;
+        self.spent_since(settled);
+        recorded
+    }
+
+    /// Counts the time since `began` as time of the scan; returns the present.
+    fn spent_since(&self, began: Nanos) -> Nanos {
+        let now = self.engine.machine.clock.now();
+        self.engine.scan_unrecorded_ns.fetch_add(now.ns_since(began), Ordering::SeqCst);
+        now
     }
 }
 
@@ -378,7 +390,6 @@ struct Done {
     next: Option<Position>,
     /// Snapshots were taken during the walk over all datasets.
     has_late: bool,
-    spent_ns: u64,
     repaired_bytes: u64,
     /// Devices could not be given blocks, or may have dropped them.
     unrepaired: bool,
@@ -438,6 +449,7 @@ impl TxgSync<'_> {
         };
         blocks.tree().begin_scrub();
         self.core.returns_scanned = self.engine.returns.load(Ordering::SeqCst);
+        self.engine.scan_unrecorded_ns.store(0, Ordering::SeqCst);
         let resume = Resume { began: self.change.txg(), ..Resume::default() };
         Ok(Progress { scan, place: Position::default(), active_s: 0, resume, revisits: Revisits::default() })
     }
@@ -470,12 +482,17 @@ impl TxgSync<'_> {
         let Some(mut progress) = self.open_scrub().await.ok().filter(|open| open.is_of(&done.of)) else {
             return Ok(());
         };
-        let Done { of: _, pass, next, has_late, spent_ns, repaired_bytes, unrepaired } = done;
+        let Done { of: _, pass, next, has_late, repaired_bytes, unrepaired } = done;
         let scan = &mut progress.scan;
         scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
         scan.errors = scan.errors.saturating_add(pass.error_count);
-        progress.active_s = progress.active_s.saturating_add(spent_ns.div_ceil(1_000_000_000));
+        // The rest of a second is recorded with the next pass: rounded up after each pass of two seconds, the time left was half as
+        // long again.
+        let unrecorded_ns = &self.engine.scan_unrecorded_ns;
+        let seconds = unrecorded_ns.load(Ordering::SeqCst) / NS_PER_S;
+        unrecorded_ns.fetch_sub(seconds * NS_PER_S, Ordering::SeqCst);
+        progress.active_s = progress.active_s.saturating_add(seconds);
         let resilvers = progress.is_resilver();
         progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
         let returns = self.engine.returns.load(Ordering::SeqCst);
