@@ -11,6 +11,7 @@
 mod array;
 pub mod outcome;
 mod prepare;
+pub mod replacement;
 pub mod server;
 pub mod workload;
 

@@ -246,6 +246,16 @@ impl Server {
         Server { world, machine, disks, log, cache, work, spec }
     }
 
+    /// Adds a blank drive like those of the pool at the next place; returns its path and the drive.
+    pub(super) fn add_blank_drive(&self, at: usize) -> (PathBuf, Arc<ModelDisk>) {
+        let pool = &self.spec.pool;
+        let parity = pool.layout.parity_share();
+        let disk =
+            ModelDisk::new(&pool.drive, pool.drive_bytes, pool.fill, self.world.timer(), self.work.clone(), parity);
+        self.disks.add(disk_path(at), disk.clone());
+        (disk_path(at), disk)
+    }
+
     fn create_options(&self) -> CreateOptions {
         let pool = &self.spec.pool;
         let leaf = |path: PathBuf| NewLeaf { path, is_file: true };
@@ -312,7 +322,7 @@ impl Server {
     }
 }
 
-pub(crate) fn disk_path(at: usize) -> PathBuf {
+pub(super) fn disk_path(at: usize) -> PathBuf {
     format!("{FOLDER}/disk{at:03}").into()
 }
 
