@@ -89,7 +89,7 @@ fn useful_arc_bytes(arc_bytes: u64, files_bytes: u64) -> u64 {
 
 /// The number by which ARC and files are divided.
 fn scale(arc_bytes: u64, files_bytes: u64, load: &Workload, pool: &PoolSpec) -> u64 {
-    if !load.reads() {
+    if !load.reads_records(pool.record_bytes) {
         return 1;
     }
     let parity = parity_share(pool.layout);
@@ -115,7 +115,7 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
         file_bytes: (section.file_mib * MIB as f64) as u64,
         stable: section.stable,
         volume: section.volume,
-        warm: section.read_percent > 0,
+        warm: true,
         client_gbit: section.client_gbit,
         client_us: section.client_us,
         ..Workload::sequential_read()

@@ -314,7 +314,7 @@ async fn run(server: Arc<Server>, workload: Workload, mut rng: Rng) -> Result<Ou
     let mut engine = server.create_pool().await?;
     let rq = Request::internal("prepare");
     let mut target = make_target(&engine, &rq, &server.spec, &workload).await?;
-    if workload.reads() {
+    if workload.reads_records(server.spec.pool.record_bytes) {
         fill(&target, &workload, &server.spec, &payload).await?;
         if workload.overwrites > 0.0 {
             engine.sync().await?;

@@ -86,4 +86,10 @@ impl Workload {
     pub fn reads(&self) -> bool {
         self.read_percent > 0
     }
+
+    /// Whether records are read: by reads, or by writes anywhere that replace a part of a record. The files are then written before
+    /// the load begins.
+    pub fn reads_records(&self, record_bytes: u64) -> bool {
+        self.reads() || self.order == Order::Random && self.operation_bytes < record_bytes
+    }
 }
