@@ -1,15 +1,16 @@
 //! `weir plan calibrate`: what work costs on the processors of this machine.
 #![allow(clippy::disallowed_methods, reason = "measures real time, outside of any engine")]
 
+use super::{calibrate_engine, check, drive};
 use crate::failure::Failure;
 use clap::Parser;
 use std::hint::black_box;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weir_codec::checksum::fletcher::fletcher4;
 use weir_codec::compress::ZstdLevel;
 use weir_codec::parity;
 use weir_format::{CompressionKind, Endian};
-use weir_planner::hardware::processors::Costs;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 128 << 10;
@@ -20,18 +21,33 @@ const COLUMNS: usize = 8;
 /// Duration of a round; of the rounds, the fastest counts, because other work on the machine only adds time.
 const ROUND: Duration = Duration::from_millis(100);
 const ROUNDS: usize = 5;
+/// What a network protocol costs for each request, in nanoseconds: assumed.
+const PROTOCOL_NS: f64 = 20_000.0;
 
 /// Measure what work costs on this machine.
 ///
-/// Prints the section [costs] of a description: one processor's nanoseconds for each KiB of checksum, LZ4, parity and copy. The costs
-/// of a request and of a device operation are the planner's defaults.
+/// Prints the section [costs] of a description: one processor's nanoseconds for each KiB of checksum, LZ4, parity and copy, and for a
+/// request and a device operation, which are measured on a small pool in a temporary file. With --device, also the drive that a run of 'weir bench
+/// device' measured.
 #[derive(Debug, Parser)]
-#[command(name = "calibrate", override_usage = "weir plan calibrate")]
-pub struct CalibrateArgs {}
+#[command(name = "calibrate", override_usage = "weir plan calibrate [--in-process] [--device RESULT]")]
+pub struct CalibrateArgs {
+    /// Leave out what a network protocol costs for each request: for loads of 'weir bench' on a dataset
+    #[arg(long)]
+    in_process: bool,
+    /// Directory of a run of 'weir bench device', or its result.json
+    #[arg(long, value_name = "RESULT")]
+    device: Option<PathBuf>,
+}
 
 /// Runs the command.
-pub fn run(_: &CalibrateArgs) -> Result<u8, Failure> {
-    print!("{}", section(ROUND)?);
+pub fn run(args: &CalibrateArgs) -> Result<u8, Failure> {
+    let drive = args.device.as_deref().map(|path| {
+        let result = check::result(path)?;
+        Ok::<String, Failure>(drive::line(&drive::flash(&result)?, &result.target))
+    });
+    print!("{}", drive.transpose()?.unwrap_or_default());
+    print!("{}", section(ROUND, args.in_process)?);
     Ok(0)
 }
 
@@ -40,7 +56,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 /// Bytes that do not compress (xorshift64).
-fn noise(bytes: usize) -> Vec<u8> {
+pub fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut out = Vec::with_capacity(bytes + 8);
     while out.len() < bytes {
@@ -72,7 +88,7 @@ fn per_kib(round: Duration, data: &[u8], mut work: impl FnMut(&[u8]) -> Result<(
     Ok(best)
 }
 
-fn section(round: Duration) -> Result<String, Failure> {
+fn section(round: Duration, in_process: bool) -> Result<String, Failure> {
     let data = noise(BLOCK_BYTES * BLOCKS);
     let checksum = per_kib(round, &data, |block| {
         black_box(fletcher4(Endian::Little, block));
@@ -99,7 +115,10 @@ fn section(round: Duration) -> Result<String, Failure> {
         black_box(&output);
         Ok(())
     })?;
-    let Costs { request_ns, device_operation_ns, .. } = Costs::default();
+    let engine = calibrate_engine::measure(round)?;
+    let protocol = if in_process { 0.0 } else { PROTOCOL_NS };
+    // The checksum is charged by the KiB.
+    let device_operation = (engine.device_operation_ns - checksum * 4.0).max(0.0);
     Ok(format!(
         "[costs]\n\
          checksum_ns_per_kib = {checksum:.1}    # measured: fletcher4 of blocks of 128 KiB\n\
@@ -107,9 +126,11 @@ fn section(round: Duration) -> Result<String, Failure> {
          decompress_ns_per_kib = 0.0    # data that did not compress is stored as it is\n\
          parity_ns_per_kib = {one_parity:.1}      # measured: one parity column of eight data columns\n\
          copy_ns_per_kib = {:.1}        # measured: two copies in memory; TLS or signatures cost more\n\
-         request_ns = {request_ns:.1}          # assumed\n\
-         device_operation_ns = {device_operation_ns:.1}  # assumed\n",
-        copy * 2.0
+         request_ns = {:.0}         # measured: {:.0} of a read from the ARC; assumed: {protocol:.0} of a network protocol\n\
+         device_operation_ns = {device_operation:.0}  # measured: a read of a record of 4 KiB\n",
+        copy * 2.0,
+        engine.request_ns + protocol,
+        engine.request_ns
     ))
 }
 
@@ -119,13 +140,14 @@ mod tests {
 
     #[test]
     fn the_section_is_one_of_a_description() {
-        let text = section(Duration::from_millis(2)).unwrap();
+        let text = section(Duration::from_millis(2), true).unwrap();
         let pool = "[pool]\ndrive = \"nvme\"\ndrive_tb = 1\nlayout = \"single\"\n";
         let costs = weir_planner::plan::description::Description::parse(&format!("{pool}{text}")).unwrap().costs;
         assert!(
             costs.checksum_ns_per_kib > 0.0 && costs.parity_ns_per_kib > 0.0 && costs.copy_ns_per_kib > 0.0,
             "{text}"
         );
-        assert_eq!(costs.request_ns, Costs::default().request_ns);
+        assert!(costs.request_ns > 100.0 && costs.request_ns < 1e6, "{text}");
+        assert!(costs.device_operation_ns > 0.0 && costs.device_operation_ns < 1e7, "{text}");
     }
 }

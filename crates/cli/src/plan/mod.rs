@@ -1,6 +1,9 @@
 //! `weir plan`: predicts throughput, space and risk of hardware, by the engine on modelled drives.
 
 mod calibrate;
+mod calibrate_engine;
+mod check;
+mod drive;
 mod progress;
 pub mod what_if;
 
@@ -24,7 +27,7 @@ const MAX_SECONDS: f64 = 600.0;
 #[derive(Debug, Parser)]
 #[command(
     name = "weir plan",
-    override_usage = "weir plan [-j] [--quick] [--seconds S] [--seed N] [--sweep KEY=VALUE,…] FILE…\n       weir plan --example\n       weir plan calibrate",
+    override_usage = "weir plan [-j] [--quick] [--seconds S] [--seed N] [--sweep KEY=VALUE,…] FILE…\n       weir plan --example\n       weir plan calibrate [--device RESULT]\n       weir plan check FILE RESULT…",
     args_conflicts_with_subcommands = true
 )]
 pub struct PlanArgs {
@@ -57,12 +60,15 @@ pub struct PlanArgs {
 #[derive(Debug, Subcommand)]
 enum PlanCommand {
     Calibrate(calibrate::CalibrateArgs),
+    Check(check::CheckArgs),
 }
 
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<u8, Failure> {
-    if let Some(PlanCommand::Calibrate(args)) = &args.command {
-        return calibrate::run(args);
+    match &args.command {
+        Some(PlanCommand::Calibrate(args)) => return calibrate::run(args),
+        Some(PlanCommand::Check(args)) => return check::run(args),
+        None => {}
     }
     if args.example {
         print!("{EXAMPLE}");

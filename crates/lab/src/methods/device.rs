@@ -8,11 +8,21 @@ use crate::statistics::{mean, median};
 use crate::text;
 
 /// Names of the steps.
-const FLUSHED: &str = "flushed write 4K, 1 in flight";
+/// Flushed writes, one at a time.
+pub const FLUSHED: &str = "flushed write 4K, 1 in flight";
 const FLUSHED_8: &str = "flushed write 4K, 8 in flight";
-const SUSTAINED: &str = "sustained write 1M";
-const RANDOM_READ: &str = "random read 4K, 32 in flight";
-const RANDOM_WRITE: &str = "random write 4K, 32 in flight";
+/// Large sequential writes until the rate has settled.
+pub const SUSTAINED: &str = "sustained write 1M";
+/// Random reads.
+pub const RANDOM_READ: &str = "random read 4K, 32 in flight";
+/// Random writes.
+pub const RANDOM_WRITE: &str = "random write 4K, 32 in flight";
+/// Random reads, one at a time.
+pub const RANDOM_READ_1: &str = "random read 4K, 1 in flight";
+/// Writes that are not flushed, one at a time.
+pub const WRITE_1: &str = "write 4K, 1 in flight";
+/// Large sequential reads.
+pub const READ: &str = "read 1M";
 
 /// Turns a second of the fastest disks with platters (15,000 rpm): more flushed writes a second than this do not reach a platter.
 const FASTEST_TURNS_PER_S: f64 = 250.0;
@@ -25,7 +35,10 @@ pub fn device(size_bytes: u64, seconds: u64, sustained_seconds: u64) -> Plan {
     let steps = vec![
         StepPlan::fio(FLUSHED, Load { sync: true, ..timed(Load::sequential(4096, 0), 1, 1) }),
         StepPlan::fio(FLUSHED_8, Load { sync: true, ..timed(Load::sequential(4096, 0), 8, 1) }),
+        StepPlan::fio(WRITE_1, timed(Load::sequential(4096, 0), 1, 1)),
+        StepPlan::fio(RANDOM_READ_1, timed(Load::random(4096, 100), 1, 1)),
         StepPlan::fio(RANDOM_READ, timed(Load::random(4096, 100), 1, 32)),
+        StepPlan::fio(READ, timed(Load::sequential(1 << 20, 100), 1, 8)),
         StepPlan::fio(RANDOM_WRITE, timed(Load::random(4096, 0), 1, 32)),
         StepPlan::fio(SUSTAINED, Load { seconds: sustained_seconds, ..timed(Load::sequential(1 << 20, 0), 1, 8) }),
     ];

@@ -13,6 +13,7 @@
 
 pub mod advice;
 pub mod capacity;
+pub mod check;
 pub mod description;
 pub mod load;
 pub mod prices;
