@@ -120,6 +120,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "daemon",
             "doctor",
             "lab",
+            "planner",
             "web",
         ],
     ),

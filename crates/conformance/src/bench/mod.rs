@@ -9,6 +9,8 @@
 //!   write ───────► write_child                 the engine makes a pool on files that were written before
 //!         ───────► mounted                     the same files under any file system that can be mounted
 //!   scan ────────► administration              commands of an administrator on a pool that a server has open
+//!   plan ────────► weir bench, weir plan         loads of `weir bench`, predicted and measured
+//!   resilver ────► resilver_child              a disk is replaced; on modelled disks in virtual time
 //!   memory ──────► a child of its own          pools on simulated disks; peak memory
 //!   serve ───────► nfs_load, block_load, smb_load   clients of Weir's servers and of their peers
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
@@ -19,8 +21,11 @@ pub mod administration;
 pub mod compare;
 pub mod memory;
 pub mod mounted;
+pub mod plan;
 pub mod read;
 pub mod read_child;
+pub mod resilver;
+pub mod resilver_child;
 pub mod scale;
 pub mod scan;
 pub mod serve;

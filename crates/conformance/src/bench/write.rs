@@ -44,13 +44,13 @@ const GROUP_COMMIT: f64 = 6.0;
 const SMALL_FILES_GAIN: f64 = 3.0;
 
 /// Disks that are written.
-struct Disks {
-    name: &'static str,
+pub(super) struct Disks {
+    pub(super) name: &'static str,
     about: &'static str,
-    images: u64,
-    image_mib: u64,
+    pub(super) images: u64,
+    pub(super) image_mib: u64,
     /// Amount that fio writes to each image, in MiB.
-    each_mib: u64,
+    pub(super) each_mib: u64,
     payload_mib: u64,
     /// Maximum share of payload in the written bytes.
     share: f64,
@@ -58,7 +58,7 @@ struct Disks {
     target: f64,
 }
 
-const SINGLE: Disks = Disks {
+pub(super) const SINGLE: Disks = Disks {
     name: "single",
     about: "one disk",
     images: 1,
@@ -68,7 +68,7 @@ const SINGLE: Disks = Disks {
     share: 1.0,
     target: 0.7,
 };
-const RAIDZ2: Disks = Disks {
+pub(super) const RAIDZ2: Disks = Disks {
     name: "raidz2",
     about: "RAID-Z2 of six",
     images: 6,
@@ -78,7 +78,7 @@ const RAIDZ2: Disks = Disks {
     share: 4.0 / 6.0,
     target: 0.7,
 };
-const MIRROR: Disks = Disks {
+pub(super) const MIRROR: Disks = Disks {
     name: "mirror",
     about: "mirror of two",
     images: 2,
@@ -365,7 +365,7 @@ impl Bench<'_> {
 }
 
 /// Returns the files of these disks in a folder below `home`, which were written once.
-fn images(home: &Path, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
+pub(super) fn images(home: &Path, disks: &Disks) -> Result<Vec<PathBuf>, JudgeError> {
     let home = home.join(disks.name);
     let io = |source| JudgeError::Io { what: home.display().to_string(), source };
     std::fs::create_dir_all(&home).map_err(io)?;

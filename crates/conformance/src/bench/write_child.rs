@@ -158,7 +158,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
 }
 
 /// Returns the file with this name, which is created if it does not exist.
-async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, JudgeError> {
+pub(super) async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, JudgeError> {
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
     let made = files.names().create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.map_err(failed)?;
     Ok(made.object)

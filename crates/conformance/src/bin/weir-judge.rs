@@ -37,6 +37,9 @@ weir-judge JUDGE
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   scale-bench [--most N]                    a daemon with 100, 1,000 and 10,000 datasets: times and memory (use a release build)
   memory-bench [--most SEGMENTS]            memory by the size of the pool, on simulated disks (use a release build)
+  resilver-bench [--rounds N] [--only modelled|files]
+                                            a disk is replaced: on modelled disks, and on files beside fio (use a release build)
+  plan-bench [--rounds N]                   the planner's predictions beside measured loads (use a release build)
   read-bench [--prepare] [--only POOL]      reads beside fio, zdb and zfs-fuse, as ratios (use a release build)
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
   serve-bench [--rounds N] [--only TEXT] [--mib N]
@@ -71,6 +74,11 @@ fn main() -> ExitCode {
         && judge == "memory-bench-child"
     {
         return bench::memory::main(step, shape, home);
+    }
+    if let [judge, rest @ ..] = arguments.as_slice()
+        && judge == "resilver-bench-child"
+    {
+        return bench::resilver::main(rest);
     }
     if let [judge, what] = arguments.as_slice()
         && judge == "mounted-weir-child"
@@ -146,6 +154,8 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "serve-bench" => bench::serve::run(rest, report)?,
         "scan-bench" => bench::scan::run(rest, report)?,
         "scale-bench" => bench::scale::run(rest, report)?,
+        "plan-bench" => bench::plan::run(rest, report)?,
+        "resilver-bench" => bench::resilver::run(rest, report)?,
         "memory-bench" => bench::memory::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "rescue" => rescued::run(&folder()?, rest, report)?,
