@@ -101,7 +101,12 @@ fn dsl_target(data: &[u8]) {
     }
     let _ = dsl::Bpobj::decode(bytes, endian);
     let _ = dsl::Deadlist::decode(bytes, endian);
-    let _ = dsl::RedactionList::decode(bytes, endian);
+    if let Ok(list) = dsl::RedactionList::decode(bytes, endian) {
+        assert_eq!(dsl::RedactionList::decode(&list.encode(endian), endian), Ok(list));
+    }
+    if let Ok(run) = dsl::RedactionBlock::decode(&mut Cursor::new(bytes, endian, "redacted blocks")) {
+        assert_eq!(dsl::RedactionBlock::from_words(run.to_words()), run);
+    }
     let words: Vec<u64> = bytes.chunks_exact(8).map(|c| c.iter().fold(0, |v, b| v << 8 | u64::from(*b))).collect();
     let _ = (dsl::Bookmark::from_words(&words), dsl::ScanPhys::from_words(&words));
     if let Some(rebuild) = dsl::RebuildPhys::from_words(&words) {

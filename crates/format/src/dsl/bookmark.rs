@@ -1,6 +1,7 @@
 //! Bookmarks and redaction lists.
 
 use crate::cursor::{Cursor, DecodeError, Endian};
+use crate::encoder::Encoder;
 use crate::ids::{ObjectId, Txg};
 
 /// A bookmark (`zfs_bookmark_phys_t`): the value of a ZAP entry. Older pools have shorter values.
@@ -73,6 +74,12 @@ impl Bookmark {
 }
 
 /// The header of a redaction list (`redaction_list_phys_t`), in the bonus or spill area of its object.
+///
+/// ```text
+///   0  object     8  block       up to which the list is complete; both 2^64 - 1: the whole list
+///   16 entries    24 snapshots   their numbers
+///   32 GUIDs of the snapshots
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct RedactionList {
@@ -85,6 +92,11 @@ pub struct RedactionList {
 }
 
 impl RedactionList {
+    /// Bytes of the header before the GUIDs.
+    pub const HEADER_BYTES: usize = 32;
+    /// Size in bytes of a block of entries (`SPA_OLD_MAXBLOCKSIZE`).
+    pub const BLOCK_BYTES: u32 = 128 << 10;
+
     /// Decodes a bonus area.
     pub fn decode(bonus: &[u8], endian: Endian) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bonus, endian, "redaction list");
@@ -95,9 +107,32 @@ impl RedactionList {
         }
         Ok(RedactionList { last_object: ObjectId(object), last_block, entries, snapshots })
     }
+
+    /// Encodes the contents of the bonus area or spill block.
+    pub fn encode(&self, endian: Endian) -> Vec<u8> {
+        let mut e = Encoder::new(endian);
+        e.words(&[self.last_object.0, self.last_block, self.entries, self.snapshots.len() as u64]);
+        e.words(&self.snapshots);
+        e.finish()
+    }
+
+    /// Whether all entries are there. A list of a redaction that was interrupted is not used.
+    pub fn is_complete(&self) -> bool {
+        self.last_object.0 == u64::MAX && self.last_block == u64::MAX
+    }
+
+    /// Marks the list as complete.
+    #[must_use]
+    pub fn completed(self) -> Self {
+        RedactionList { last_object: ObjectId(u64::MAX), last_block: u64::MAX, ..self }
+    }
 }
 
-/// A run of redacted blocks (`redact_block_phys_t`).
+/// A run of redacted blocks of one object (`redact_block_phys_t`).
+///
+/// ```text
+///   0  object     8  first block     16  block size / 512 in the upper 16 bits, blocks - 1 in the lower 48     24  zero
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct RedactionBlock {
@@ -105,22 +140,64 @@ pub struct RedactionBlock {
     pub block: u64,
     /// Size of a block in bytes.
     pub block_bytes: u32,
-    /// Blocks in the run.
+    /// Blocks in the run: 1 to [`RedactionBlock::MAX_COUNT`].
     pub count: u64,
 }
 
 impl RedactionBlock {
     /// Bytes on disk.
     pub const SIZE: usize = 32;
+    /// Maximum number of blocks in a run (`REDACT_BLOCK_MAX_COUNT`).
+    pub const MAX_COUNT: u64 = 1 << 48;
 
     /// Decodes one entry.
     pub fn decode(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let [object, block, size_count, _] = c.words()?;
-        Ok(RedactionBlock {
+        let words = c.words()?;
+        Ok(Self::from_words(words))
+    }
+
+    /// From the words of an entry.
+    pub fn from_words([object, block, size_count, _]: [u64; 4]) -> Self {
+        RedactionBlock {
             object: ObjectId(object),
             block,
             block_bytes: ((size_count >> 48) as u32) << 9,
-            count: size_count & ((1 << 48) - 1),
-        })
+            count: (size_count & (Self::MAX_COUNT - 1)) + 1,
+        }
+    }
+
+    /// The words of an entry.
+    pub fn to_words(&self) -> [u64; 4] {
+        debug_assert!((1..=Self::MAX_COUNT).contains(&self.count), "a run has blocks");
+        let size_count = u64::from(self.block_bytes >> 9) << 48 | self.count.wrapping_sub(1) & (Self::MAX_COUNT - 1);
+        [self.object.0, self.block, size_count, 0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redaction_list_is_decoded_as_it_was_encoded() {
+        let list = RedactionList { entries: 3, snapshots: vec![7, u64::MAX], ..RedactionList::default() };
+        for endian in [Endian::Little, Endian::Big] {
+            let bytes = list.encode(endian);
+            assert_eq!(bytes.len(), RedactionList::HEADER_BYTES + 16);
+            assert_eq!(RedactionList::decode(&bytes, endian), Ok(list.clone()));
+            assert!(RedactionList::decode(&bytes[..bytes.len() - 1], endian).is_err());
+        }
+        assert!(!list.is_complete() && list.completed().is_complete());
+    }
+
+    #[test]
+    fn a_run_of_one_block_has_the_count_zero_on_disk() {
+        let run = RedactionBlock { object: ObjectId(9), block: 4, block_bytes: 16 << 20, count: 1 };
+        assert_eq!(run.to_words(), [9, 4, 0x8000 << 48, 0]);
+        let longest = RedactionBlock { count: RedactionBlock::MAX_COUNT, block_bytes: 512, ..run };
+        assert_eq!(longest.to_words()[2], u64::MAX >> 15);
+        for run in [run, longest] {
+            assert_eq!(RedactionBlock::from_words(run.to_words()), run);
+        }
     }
 }
