@@ -320,6 +320,10 @@ impl Dsl {
             }
             let limit = later.phys.creation_txg;
             later = self.dataset(rq, origin, "origin@".to_owned()).await?;
+            if (later.dir, later.phys.creation_txg) == (earlier.dir, born) {
+                // A bookmark of the origin.
+                return Ok(true);
+            }
             if later.phys.creation_txg >= limit {
                 return Ok(false);
             }
