@@ -160,6 +160,15 @@ pub enum Change {
         /// Bookmarks with their sources.
         bookmarks: Vec<SourcedBookmark>,
     },
+    /// Creates a redaction bookmark: the list of the blocks of a snapshot that all of some later snapshots changed.
+    Redact {
+        /// Full name of the snapshot.
+        snapshot: String,
+        /// Name after the `#` of the bookmark.
+        bookmark: String,
+        /// Full names of the later snapshots.
+        redaction_snapshots: Vec<String>,
+    },
     /// Sets or clears properties.
     Set {
         /// Full name of the dataset.
@@ -276,6 +285,10 @@ impl Change {
             Change::Bookmark { bookmarks } => {
                 let sourced = bookmarks.into_iter().map(|sourced| (sourced.bookmark, sourced.source));
                 engine.bookmark(sourced.collect()).await?;
+            }
+            Change::Redact { snapshot, bookmark, redaction_snapshots } => {
+                let rq = Request::internal("redact");
+                engine.sends().redact(&rq, &snapshot, &bookmark, &redaction_snapshots).await?;
             }
             Change::Set { name, settings, recursive } => {
                 sharing::check_settings(&name, &settings)?;

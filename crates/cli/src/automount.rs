@@ -44,7 +44,7 @@ impl Known {
         let was = match &self.mount {
             MountRule::OnCommand(path) => now.mount.path() == Some(path),
             MountRule::Never(why) => why.starts_with("canmount="),
-            MountRule::At(_) | MountRule::Legacy => false,
+            MountRule::At(_) | MountRule::Legacy | MountRule::Redacted(_) => false,
         };
         was && self.dataset == now.dataset
     }
@@ -57,7 +57,7 @@ impl Known {
         let path = self.mount.path().filter(|_| !self.is_mountpoint_set)?;
         let is_left = match now.map(|now| &now.mount) {
             None | Some(MountRule::Legacy) => true,
-            Some(MountRule::At(other) | MountRule::OnCommand(other)) => other != path,
+            Some(MountRule::At(other) | MountRule::OnCommand(other) | MountRule::Redacted(other)) => other != path,
             // A change of `canmount` leaves the directory.
             Some(MountRule::Never(why)) => why.starts_with("mountpoint="),
         };
@@ -121,7 +121,7 @@ fn changes(
         let Some(old) = before.get(id).filter(|old| *old != new) else { continue };
         // A mount that mount(8) made is where the administrator wants it.
         let is_legacy = [&old.mount, &new.mount].iter().all(|mount| matches!(mount, MountRule::Legacy));
-        let stays = is_legacy || new.mount.path() == Some(path) && new.dataset == *name;
+        let stays = is_legacy || new.mount.place() == Some(path) && new.dataset == *name;
         if stays && (old.is_readonly, old.allows) != (new.is_readonly, new.allows) {
             out.changed.insert(*id);
         }

@@ -485,6 +485,9 @@ fn mount_point(shares: &DatasetShares) -> Result<PathBuf, String> {
             "legacy mountpoint: use 'mount -t zfs {} DIRECTORY', or set mountpoint to a path",
             shares.dataset
         )),
+        MountRule::Redacted(_) => {
+            Err("Dataset is not complete, was created by receiving a redacted zfs send stream.".into())
+        }
         MountRule::Never(_) if shares.kind == DatasetKind::Volume => Err("operation not applicable to volumes".into()),
         MountRule::Never(why) => Err(forbids_mount(why)),
     }

@@ -11,7 +11,6 @@ pub const COMMANDS: &[(&str, &str)] = &[
     ("zpool ddtprune", "the dedup tables that Weir makes hold no ages of entries"),
     ("zfs jail", "only FreeBSD has jails"),
     ("zfs program", "Weir runs no Lua programs; a script of zfs commands, each atomic by itself, does the work"),
-    ("zfs redact", "not supported yet"),
     ("zfs rewrite", "not supported yet; 'cp' and 'mv' write a file anew"),
     ("zfs unjail", "only FreeBSD has jails"),
     ("zfs unzone", "Weir has no module in the kernel, to which user namespaces could be attached"),
@@ -23,7 +22,6 @@ pub type RefusedOption = (&'static str, &'static [&'static str], Option<&'static
 
 /// Options that Weir refuses.
 pub const OPTIONS: &[RefusedOption] = &[
-    ("zfs mount", &["-f"], None, "a file system that cannot be mounted is not mounted by force"),
     ("zfs share", &["-l"], None, "'zfs load-key' loads keys"),
     ("zfs unmount", &["-u"], None, "'zfs unload-key' unloads keys"),
     ("zpool add", &["-g"], None, "new vdevs have no GUIDs before they are added"),

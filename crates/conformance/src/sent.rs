@@ -43,6 +43,7 @@ const SENT: &[(&str, &[&str])] = &[
     ("snaps-full-Lec", &["-L", "-e", "-c", "g-snaps/d@s5"]),
     ("snaps-props", &["-p", "g-snaps/promoted@p1"]),
     ("snaps-repl", &["-R", "g-snaps/promoted@q"]),
+    ("snaps-redacted", &["--redact", "rbm", "g-snaps/redact@base"]),
 ];
 /// Raw golden streams that Weir makes without the keys of their pool.
 const SENT_RAW: &[(&str, &[&str])] =

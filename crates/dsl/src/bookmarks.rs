@@ -4,7 +4,7 @@ use super::{Dataset, Dsl, MAX_ENTRIES};
 use weir_dmu::error::ObjectError;
 use weir_dmu::zap::Zap;
 use weir_format::ObjectId;
-use weir_format::dsl::{Bookmark, RedactionList, dataset_field};
+use weir_format::dsl::{Bookmark, dataset_field};
 use weir_machine::Request;
 
 /// A bookmark with its full name, `pool/a#b`.
@@ -32,19 +32,4 @@ pub async fn bookmarks(dsl: &Dsl, rq: &Request, head: &Dataset) -> Result<Vec<Na
         .collect();
     out.sort_by(|a, b| (a.bookmark.creation_txg, &a.name).cmp(&(b.bookmark.creation_txg, &b.name)));
     Ok(out)
-}
-
-/// The GUIDs of the snapshots that a redaction bookmark redacts for; `None` for an ordinary bookmark, and where the
-/// list is too long for its object's bonus area.
-pub async fn redaction_snapshots(
-    dsl: &Dsl,
-    rq: &Request,
-    bookmark: &Bookmark,
-) -> Result<Option<Vec<u64>>, ObjectError> {
-    if bookmark.redaction_list.0 == 0 {
-        return Ok(None);
-    }
-    let object = dsl.mos.object(rq, bookmark.redaction_list).await?;
-    let list = RedactionList::decode(object.dnode.bonus(), object.dnode.endian);
-    Ok(list.ok().map(|list| list.snapshots))
 }

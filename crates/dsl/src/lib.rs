@@ -29,6 +29,7 @@ pub mod livelist;
 mod properties;
 pub mod props;
 pub mod raw_key;
+pub mod redaction;
 pub mod resume;
 mod snapshots;
 pub mod space;

@@ -3,6 +3,7 @@
 
 use super::{Dataset, Dir, Dsl, MAX_ENTRIES};
 use crate::props::{self, DatasetKind, Facts, Property, Stored, Value, ZfsProp};
+use crate::redaction::{redaction_of, redaction_text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use weir_blocks::CacheClass;
@@ -230,6 +231,9 @@ impl Dsl {
             self.compute_snapshot(rq, &mut computed, dataset).await?;
         } else {
             self.compute_head(rq, &mut computed, dir, dataset, pool).await?;
+        }
+        if let Some(guids) = redaction_of(self, rq, dataset).await? {
+            computed.insert(ZfsProp::RedactSnaps, Value::Text(redaction_text(&guids)));
         }
         if let Some(written) = crate::space::written(self, rq, dataset).await? {
             computed.insert(ZfsProp::Written, Value::Number(written));

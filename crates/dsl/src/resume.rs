@@ -18,6 +18,7 @@ use weir_codec::decompress;
 use weir_dmu::error::ObjectError;
 use weir_dmu::zap::{Value, Zap};
 use weir_format::dsl::dataset_field as field;
+use weir_format::features::Feature;
 use weir_format::{CompressionKind, Endian, NvList, NvValue, ObjectId};
 use weir_machine::Request;
 
@@ -27,6 +28,10 @@ const VERSION: &str = "1";
 const GZIP: CompressionKind = CompressionKind::Gzip(6);
 /// Maximum size of a token's list in bytes.
 const MAX_LIST_BYTES: usize = 64 << 10;
+
+/// Names of the lists of snapshots in a token.
+const REDACT_SNAPS: &str = "redact_snaps";
+const BOOK_REDACT_SNAPS: &str = "book_redact_snaps";
 
 /// The state of an interrupted receive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +50,10 @@ pub struct ResumeState {
     pub to_name: String,
     /// Forms of blocks that the stream has.
     pub forms: StreamForms,
+    /// GUIDs of the snapshots that the stream is redacted for; `None` if it is not redacted.
+    pub redact_snaps: Option<Vec<u64>>,
+    /// GUIDs of the snapshots of the redaction list that the stream is relative to; `None` if its origin is not redacted.
+    pub book_redact_snaps: Option<Vec<u64>>,
 }
 
 /// Forms of blocks in a stream.
@@ -88,6 +97,8 @@ impl ResumeState {
             bytes: word(field::RESUME_BYTES).unwrap_or(0),
             to_name: fields.get(field::RESUME_TONAME).and_then(Value::text).unwrap_or_default(),
             forms,
+            redact_snaps: fields.get(Feature::REDACTED_DATASETS.guid).map(|value| value.words.clone()),
+            book_redact_snaps: fields.get(field::RESUME_REDACT_BOOKMARK_SNAPS).map(|value| value.words.clone()),
         })
     }
 
@@ -106,6 +117,11 @@ impl ResumeState {
         for (name, _, is_set) in forms.named() {
             if *is_set {
                 list.set(name, NvValue::Boolean);
+            }
+        }
+        for (name, guids) in [(REDACT_SNAPS, &self.redact_snaps), (BOOK_REDACT_SNAPS, &self.book_redact_snaps)] {
+            if let Some(guids) = guids {
+                list.set(name, NvValue::Uint64Array(guids.clone()));
             }
         }
         let packed = list.encode_native(Endian::Little);
@@ -157,6 +173,7 @@ impl ResumeState {
         for (name, _, is_set) in forms.named() {
             *is_set = list.contains(name);
         }
+        let guids = |name: &str| list.get_u64_array(name).map(<[u64]>::to_vec);
         Some(ResumeState {
             from_guid: list.get_u64("fromguid").filter(|guid| *guid != 0),
             object: ObjectId(list.get_u64("object")?),
@@ -165,6 +182,8 @@ impl ResumeState {
             to_guid: list.get_u64("toguid")?,
             to_name: list.get_str("toname")?.to_owned(),
             forms,
+            redact_snaps: guids(REDACT_SNAPS),
+            book_redact_snaps: guids(BOOK_REDACT_SNAPS),
         })
     }
 }
@@ -235,11 +254,14 @@ mod tests {
             to_guid: u64::MAX,
             to_name: "tank/a@s".into(),
             forms: StreamForms { large_blocks: true, compressed: true, ..StreamForms::default() },
+            redact_snaps: Some(vec![5, u64::MAX]),
+            book_redact_snaps: Some(vec![8]),
         };
         let token = state.to_token();
         assert!(token.starts_with("1-"));
         assert_eq!(ResumeState::from_token(&token), Ok(state.clone()));
-        let full = ResumeState { from_guid: None, forms: StreamForms::default(), ..state };
+        let forms = StreamForms::default();
+        let full = ResumeState { from_guid: None, forms, redact_snaps: None, book_redact_snaps: None, ..state };
         assert_eq!(ResumeState::from_token(&full.to_token()), Ok(full));
         let mut wrong = token.clone();
         wrong.replace_range(token.len() - 2.., "zz");

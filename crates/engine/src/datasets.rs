@@ -14,6 +14,7 @@ use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dmu::live::Policy;
 use weir_dsl::props::{Property, Value, ZfsProp};
+use weir_dsl::redaction::redaction_of;
 use weir_dsl::sync_tasks::DslError;
 use weir_dsl::{Dataset, Dsl, MountedFileSystems, PoolFacts, Scope, SetKey};
 use weir_files::writing::{AccessTimes, AclInherit, AclMode, AclType, Opening as FilesOpening, Settings, owner_of};
@@ -52,14 +53,6 @@ fn dnode_slots(property: u64) -> u8 {
     }
 }
 
-/// Refuses a dataset that is being received, or of which a process left a part behind.
-fn check_whole(dataset: &Dataset) -> Result<(), PoolError> {
-    match dataset.phys.flags & DslDataset::INCONSISTENT {
-        0 => Ok(()),
-        _ => Err(DslError::Busy { name: dataset.name.clone(), why: "it is being received" }.into()),
-    }
-}
-
 impl Engine {
     /// Opens the object set of a file system or volume for writing, or of a snapshot for reading.
     ///
@@ -80,6 +73,29 @@ impl Engine {
     pub async fn is_used(&self, rq: &Request, name: &str) -> Result<bool, PoolError> {
         let id = self.synced().dsl_of(rq, name).await?.find(rq, name).await?.objset();
         Ok(self.sets.get(id).and_then(|open| open.contents).is_some_and(|contents| contents.is_used()))
+    }
+
+    /// Refuses a dataset that is being received, or of which a process left a part behind; and one that is redacted, unless
+    /// it was allowed (`dsl_dataset_tryown`).
+    async fn check_whole(&self, rq: &Request, dsl: &Dsl, dataset: &Dataset) -> Result<(), PoolError> {
+        if dataset.phys.flags & DslDataset::INCONSISTENT != 0 {
+            return Err(DslError::busy(&dataset.name, "it is being received").into());
+        }
+        if !self.redacted.lock().contains(&dataset.dir) && redaction_of(dsl, rq, dataset).await?.is_some() {
+            return Err(DslError::busy(&dataset.name, "it is redacted").into());
+        }
+        Ok(())
+    }
+
+    /// Allows that a redacted file system and its snapshots are opened, until the pool is closed. Its redacted blocks are
+    /// read as zeros.
+    ///
+    /// # Errors
+    /// Errors of finding it.
+    pub async fn allow_redacted(&self, rq: &Request, name: &str) -> Result<(), PoolError> {
+        let dataset = self.synced().dsl_of(rq, name).await?.find(rq, name).await?;
+        self.redacted.lock().insert(dataset.dir);
+        Ok(())
     }
 
     /// Sets the directory below which the file systems are mounted, an absolute path, until the pool is closed. It is set once, by
@@ -148,7 +164,7 @@ impl Engine {
         let mos_locked = self.lock_mos(rq, name).await;
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
-        check_whole(&dataset)?;
+        self.check_whole(rq, &dsl, &dataset).await?;
         let values = self.values(rq, &dsl, &dataset).await?;
         let identity = values.identity(&dataset);
         if dataset.is_snapshot() || self.is_read_only() {
@@ -201,7 +217,7 @@ impl Engine {
         let mos_locked = self.lock_mos(rq, name).await;
         let dsl = self.live_dsl(rq, Scope::Path(name)).await?;
         let dataset = dsl.find(rq, name).await?;
-        check_whole(&dataset)?;
+        self.check_whole(rq, &dsl, &dataset).await?;
         if dataset.is_snapshot() || self.is_read_only() {
             let set = dsl.open_set(rq, &dataset, self.keys.of(dsl.dir(dataset.dir))).await?;
             let volume = Volume::open(rq, set, name).await.map_err(failed)?;
@@ -287,6 +303,11 @@ pub(crate) struct Values {
 }
 
 impl Values {
+    /// Whether the dataset lacks blocks that its stream left out.
+    fn is_redacted(&self) -> bool {
+        self.properties.iter().any(|property| property.name == ZfsProp::RedactSnaps.name())
+    }
+
     /// The number of a property; 0 if the dataset does not have it or it is a text.
     fn number(&self, prop: ZfsProp) -> u64 {
         let found = self.properties.iter().find(|property| property.name == prop.name());
@@ -315,7 +336,8 @@ impl Values {
         let record_bytes = u32::try_from(self.number(ZfsProp::RecordSize)).ok().filter(|n| n.is_power_of_two());
         let large_dnodes = self.features.count("org.zfsonlinux:large_dnode").is_some();
         Settings {
-            read_only: self.is_set(ZfsProp::ReadOnly),
+            // What is changed in a redacted file system could not be sent on to one that is whole.
+            read_only: self.is_set(ZfsProp::ReadOnly) || self.is_redacted(),
             record_bytes: record_bytes.unwrap_or(128 << 10),
             dnode_slots: if large_dnodes { dnode_slots(self.number(ZfsProp::DnodeSize)) } else { 1 },
             xattr_in_sa: xattr == 2,

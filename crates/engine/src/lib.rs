@@ -58,6 +58,7 @@ pub mod read_guards;
 pub mod read_only;
 pub mod rebuild;
 pub mod receives;
+mod redact;
 pub mod reguid;
 pub mod removal;
 mod remove_log;
@@ -119,7 +120,7 @@ use weir_dmu::live::TxAdmission;
 use weir_dmu::txg::TxgTracker;
 use weir_dsl::{Dsl, Scope};
 use weir_files::FileSystem;
-use weir_format::{Txg, Uberblock};
+use weir_format::{ObjectId, Txg, Uberblock};
 use weir_machine::lock::{Mutex, MutexGuard, order};
 use weir_machine::{JoinHandle, Machine, Nanos, Request};
 use weir_pool::assemble::state;
@@ -222,6 +223,8 @@ pub struct Engine {
     pub(crate) multihost: multihost::Multihost,
     /// Directory below which the file systems are mounted, until the pool is closed (property `altroot`).
     altroot: OnceLock<String>,
+    /// Directories of redacted datasets that may be opened, until the pool is closed (`zfs mount -f`).
+    redacted: Mutex<BTreeSet<ObjectId>, { order::REDACTED_DATASETS }>,
     /// The property `cachefile`, which the pool does not store; empty for the usual cache file.
     cachefile: Mutex<String>,
     /// The device that the pool waits for, if one hangs.
@@ -342,6 +345,7 @@ impl Engine {
             is_supervised: AtomicBool::new(false),
             multihost: multihost::Multihost::default(),
             altroot: OnceLock::new(),
+            redacted: Mutex::default(),
             cachefile: Mutex::default(),
             waits_for: Mutex::default(),
             temporarily_offline: Mutex::default(),
@@ -575,7 +579,7 @@ handles! {
     scrubs = Scrubs;
     /// Comparisons of snapshots (`zfs diff`).
     comparisons = Comparisons;
-    /// Snapshots that are sent (`zfs send`).
+    /// Snapshots that are sent (`zfs send`), and redaction bookmarks of them.
     sends = Sends;
     /// Datasets that are received from streams (`zfs receive`).
     receives = Receives;

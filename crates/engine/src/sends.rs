@@ -7,6 +7,7 @@ use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dsl::Dataset;
 use weir_format::features::Feature;
+use weir_format::{ObjectId, ObjsetId};
 use weir_machine::Request;
 use weir_pool::error::PoolError;
 use weir_pool::features::Features;
@@ -50,7 +51,7 @@ impl Sends<'_> {
     }
 }
 
-/// Snapshots of a package of streams. They cannot be destroyed while this exists.
+/// Snapshots of a package of streams, or redaction lists. They cannot be destroyed while this exists.
 pub struct KeptSnapshots {
     _holds: Vec<Reader>,
 }
@@ -71,5 +72,10 @@ impl Sends<'_> {
             holds.push(self.engine.reading.begin(dsl.find(rq, name).await?.objset()));
         }
         Ok(KeptSnapshots { _holds: holds })
+    }
+
+    /// Holds redaction lists. The caller has the pool's datasets as of now, and so prevents all destroys until then.
+    pub fn keep_lists(&self, lists: impl Iterator<Item = ObjectId>) -> KeptSnapshots {
+        KeptSnapshots { _holds: lists.map(|list| self.engine.reading.begin(ObjsetId(list.0))).collect() }
     }
 }

@@ -95,6 +95,8 @@ pub mod order {
         MULTIHOST,
         /// Devices that are offline until the next import.
         OFFLINE_DEVICES,
+        /// Redacted datasets that may be opened.
+        REDACTED_DATASETS,
         /// Passes over the free space of devices.
         LEAF_ACTIVITIES,
         /// Sequential rebuilds in progress.

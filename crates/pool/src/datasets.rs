@@ -1,13 +1,17 @@
 //! Opens a pool's datasets by name, with the given keys.
 
 use crate::error::PoolError;
+use crate::features::Features;
+use crate::mos::Mos;
 use crate::open::Pool;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dsl::props::{DatasetKind, Value, ZfsProp};
+use weir_dsl::redaction::redaction_of;
 use weir_dsl::{Dataset, Dir, Dsl, MountedFileSystems, PoolFacts, Scope};
 use weir_files::{FileSystem, Identity, Snapdir};
+use weir_format::features::Feature;
 use weir_format::{DslDataset, ObjsetId, ObjsetKind};
 use weir_machine::Request;
 
@@ -24,8 +28,10 @@ pub struct DatasetInfo {
     pub kind: DatasetKind,
     /// Whether a snapshot is one of a volume.
     pub of_volume: bool,
-    /// Whether clients cannot use it: a part of it was received, or it is hidden.
+    /// Whether clients cannot use it: a part of it was received, or it is hidden, or the blocks of a volume are redacted.
     pub is_partial: bool,
+    /// Whether it lacks blocks that its stream left out: a file system is then mounted by `zfs mount -f` only.
+    pub is_redacted: bool,
     /// Why its object set cannot be read. The kind of such a dataset is that of its newest readable snapshot, or taken for a
     /// file system.
     pub damage: Option<String>,
@@ -40,8 +46,13 @@ pub async fn datasets_of(rq: &Request, dsl: &Dsl, snapshots: bool) -> Vec<Datase
 /// Lists the datasets in `scope`, as [`datasets_of`] does.
 pub async fn datasets_in(rq: &Request, dsl: &Dsl, scope: Scope<'_>, snapshots: bool) -> Vec<DatasetInfo> {
     let mut out = Vec::new();
+    // Reading the fields of each dataset would take long in pools with many snapshots.
+    let any_redacted = match Features::read(rq, &Mos { set: dsl.mos().clone() }).await {
+        Ok(features) => features.count(Feature::REDACTED_DATASETS.guid).is_some_and(|count| count > 0),
+        Err(_) => true,
+    };
     for dir in dsl.dirs().into_iter().filter(|dir| scope.contains(&dir.name)) {
-        let info = dataset_infos(rq, dsl, dir, snapshots).await;
+        let info = dataset_infos(rq, dsl, dir, (snapshots, any_redacted)).await;
         match info {
             Ok(infos) => out.extend(infos),
             Err(error) => tracing::warn!(name = dir.name, %error, "cannot read a dataset"),
@@ -50,7 +61,12 @@ pub async fn datasets_in(rq: &Request, dsl: &Dsl, scope: Scope<'_>, snapshots: b
     out
 }
 
-async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> Result<Vec<DatasetInfo>, PoolError> {
+async fn dataset_infos(
+    rq: &Request,
+    dsl: &Dsl,
+    dir: &Dir,
+    (snapshots, any_redacted): (bool, bool),
+) -> Result<Vec<DatasetInfo>, PoolError> {
     let head = dsl.head(rq, dir).await?;
     let (of_volume, damage) = match dsl.kind(rq, dir).await {
         Ok(kind) => (kind == ObjsetKind::Zvol, None),
@@ -59,14 +75,20 @@ async fn dataset_infos(rq: &Request, dsl: &Dsl, dir: &Dir, snapshots: bool) -> R
     let kind = if of_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
     let id = head.objset();
     let fsid = head.phys.fsid_guid;
-    let is_partial = head.phys.flags & DslDataset::INCONSISTENT != 0 || weir_dsl::is_hidden(&dir.name);
-    let mut out = vec![DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false, is_partial, damage }];
+    let is_redacted = any_redacted && redaction_of(dsl, rq, &head).await?.is_some();
+    let is_partial =
+        head.phys.flags & DslDataset::INCONSISTENT != 0 || weir_dsl::is_hidden(&dir.name) || is_redacted && of_volume;
+    let of_head =
+        DatasetInfo { name: dir.name.clone(), id, fsid, kind, of_volume: false, is_partial, is_redacted, damage };
+    let mut out = vec![of_head];
     if snapshots {
         for s in &dsl.snapshots(rq, dir).await?.snapshots {
             let kind = DatasetKind::Snapshot;
             let fsid = s.phys.fsid_guid;
             let (name, id) = (s.name.clone(), s.objset());
-            out.push(DatasetInfo { name, id, fsid, kind, of_volume, is_partial: false, damage: None });
+            let is_redacted = any_redacted && redaction_of(dsl, rq, s).await?.is_some();
+            let is_partial = is_redacted && of_volume;
+            out.push(DatasetInfo { name, id, fsid, kind, of_volume, is_partial, is_redacted, damage: None });
         }
     }
     Ok(out)

@@ -85,7 +85,10 @@ impl Applier {
             Record::Object(object) => self.object(rq, object, &payload).await,
             Record::FreeObjects { first, count, .. } => self.free_objects(rq, *first, *count).await,
             Record::Write(write) => self.write(rq, write, payload).await,
-            Record::Free { object, offset, length, .. } => self.free(rq, *object, *offset, *length).await,
+            // Until they come with another stream, redacted blocks are holes, as in OpenZFS (`receive_redact`).
+            Record::Free { object, offset, length, .. } | Record::Redact { object, offset, length, .. } => {
+                self.free(rq, *object, *offset, *length).await
+            }
             Record::Spill(spill) => self.spill(rq, spill, payload).await,
             // Its block of dnodes is written with its objects: without one it would be a hole (`receive_object_range`).
             Record::ObjectRange { first, salt, iv, mac, .. } => {

@@ -2,11 +2,12 @@
 
 use crate::error::ReceiveError;
 use crate::make::{HAS_SPILL, OLD_MAX_BLOCK_BYTES};
-use crate::plan::HAS_SPILLS;
+use crate::plan::{HAS_SPILLS, REDACT_FROM_SNAPS, REDACT_SNAPS};
 use weir_dmu::ErrorLocation;
+use weir_dsl::sync_tasks::receive_redacted::StreamRedaction;
 use weir_format::features::Feature;
 use weir_format::stream::{Begin, ObjectRecord, Record, SpillRecord, WriteRecord, feature};
-use weir_format::{CompressionKind, Dnode, ObjectId, ObjectType};
+use weir_format::{CompressionKind, Dnode, NvList, ObjectId, ObjectType};
 
 /// Number of object numbers (`DN_MAX_OBJECT`).
 const MAX_OBJECTS: u64 = 1 << 48;
@@ -24,6 +25,8 @@ const OTHER_ORDER: u8 = 2;
 const MAX_LEVELS: u32 = 8;
 /// Log2 of the sizes of indirect blocks (`DN_MIN_INDBLKSHIFT`, before 2012 10; `DN_MAX_INDBLKSHIFT`).
 const INDIRECT: std::ops::RangeInclusive<u8> = 10..=17;
+/// Maximum number of snapshots that a stream is redacted for: they are the value of an entry of a ZAP (`ZAP_MAXVALUELEN`).
+const MAX_REDACTION_SNAPSHOTS: usize = 1024;
 /// Offsets from here on are not those of a file or volume.
 const MAX_OFFSET: u64 = 1 << 63;
 /// Feature flags of streams that can be received.
@@ -34,6 +37,7 @@ pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::COMPRESSED
     | feature::LARGE_DNODE
     | feature::RAW
+    | feature::REDACTED
     | feature::ZSTD
     | feature::HOLDS
     | feature::RESUMING
@@ -42,7 +46,7 @@ pub const SUPPORTED: u64 = feature::SA_SPILL
     | feature::LARGE_MICROZAP;
 /// Feature flags, with the pool feature without which such blocks cannot be stored (OpenZFS `module/zfs/dmu_recv.c`,
 /// `recv_begin_check_feature_flags_impl`).
-const NEEDED: [(u64, &Feature); 7] = [
+const NEEDED: [(u64, &Feature); 8] = [
     (feature::LZ4, Feature::LZ4_COMPRESS),
     (feature::ZSTD, Feature::ZSTD_COMPRESS),
     (feature::EMBED_DATA, Feature::EMBEDDED_DATA),
@@ -50,12 +54,12 @@ const NEEDED: [(u64, &Feature); 7] = [
     (feature::LARGE_DNODE, Feature::LARGE_DNODE),
     (feature::LONGNAME, Feature::LONGNAME),
     (feature::LARGE_MICROZAP, Feature::LARGE_MICROZAP),
+    (feature::REDACTED, Feature::REDACTED_DATASETS),
 ];
 /// Names of feature flags that are known and not supported.
-const UNSUPPORTED: [(u64, &str); 3] = [
+const UNSUPPORTED: [(u64, &str); 2] = [
     (feature::DEDUP, "deduplicated streams; convert it with: zstream redup"),
     (feature::DEDUP_PROPS, "deduplicated streams; convert it with: zstream redup"),
-    (feature::REDACTED, "redacted streams"),
 ];
 
 fn invalid<T>(why: impl Into<String>) -> Result<T, ReceiveError> {
@@ -90,6 +94,30 @@ pub fn check_features(begin: &Begin) -> Result<(), ReceiveError> {
     }
 }
 
+/// The redactions of a stream, from the list of its BEGIN record.
+///
+/// # Errors
+/// [`ReceiveError::Invalid`] if a redacted stream does not say what it is redacted for.
+pub fn redaction_of(begin: &Begin, list: &[u8]) -> Result<StreamRedaction, ReceiveError> {
+    if list.is_empty() && begin.features & feature::REDACTED == 0 {
+        return Ok(StreamRedaction::default());
+    }
+    let malformed = |_| ReceiveError::Invalid("invalid stream (malformed nvlist)".into());
+    let list = NvList::decode(list).map_err(malformed)?;
+    let guids = |name: &str| match list.get_u64_array(name) {
+        Some(guids) if guids.is_empty() || guids.len() > MAX_REDACTION_SNAPSHOTS => {
+            invalid(format!("{name} of {} snapshots", guids.len()))
+        }
+        guids => Ok(guids.map(<[u64]>::to_vec)),
+    };
+    let redacted_for = match begin.features & feature::REDACTED {
+        0 => None,
+        _ => guids(REDACT_SNAPS)?
+            .map_or_else(|| invalid("a redacted stream without its snapshots"), |found| Ok(Some(found)))?,
+    };
+    Ok(StreamRedaction { redacted_for, from_redacted_for: guids(REDACT_FROM_SNAPS)? })
+}
+
 /// Checks a record of the stream that `begin` began.
 ///
 /// # Errors
@@ -122,7 +150,7 @@ pub fn check(begin: &Begin, record: &Record) -> Result<(), ReceiveError> {
             }
             Ok(())
         }
-        Record::Free { object, offset, length, .. } => {
+        Record::Free { object, offset, length, .. } | Record::Redact { object, offset, length, .. } => {
             number(*object)?;
             if *length == u64::MAX { Ok(()) } else { range(*offset, *length) }
         }
@@ -386,6 +414,32 @@ mod tests {
             let wrong = WriteRecord { compression: kind, compressed_bytes: bytes, flags, ..block.clone() };
             assert!(raw(&Record::Write(wrong)).is_err(), "compression {kind}, {bytes} bytes, flags {flags}");
         }
+    }
+
+    #[test]
+    fn redacted_streams_name_their_snapshots() {
+        let list = |guids: Vec<u64>| {
+            let mut list = NvList::new();
+            list.set(REDACT_SNAPS, weir_format::NvValue::Uint64Array(guids.clone()));
+            list.set(REDACT_FROM_SNAPS, weir_format::NvValue::Uint64Array(guids));
+            list.encode_native(weir_format::Endian::Little)
+        };
+        let redacted = begin(feature::REDACTED);
+        let found = redaction_of(&redacted, &list(vec![7, 9])).unwrap();
+        assert_eq!(found.redacted_for, Some(vec![7, 9]));
+        assert_eq!(found.from_redacted_for, Some(vec![7, 9]));
+        assert_eq!(redaction_of(&begin(0), &list(vec![7])).unwrap().redacted_for, None);
+        assert_eq!(redaction_of(&begin(0), &[]).unwrap(), StreamRedaction::default());
+        for wrong in [
+            Vec::new(),
+            list(Vec::new()),
+            list(vec![1; 1025]),
+            NvList::new().encode_native(weir_format::Endian::Little),
+        ] {
+            assert!(redaction_of(&redacted, &wrong).is_err(), "{wrong:?}");
+        }
+        let redact = Record::Redact { object: ObjectId(3), offset: 512, length: u64::MAX - 3, to_guid: 1 };
+        assert!(check(&redacted, &redact).is_err());
     }
 
     #[test]

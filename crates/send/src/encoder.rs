@@ -1,7 +1,7 @@
 //! Encodes the records of one stream: the running checksum, and the joining of adjacent free records.
 //!
-//! FREE and FREEOBJECTS records that continue the one before are joined, as OpenZFS joins them (`dump_free`,
-//! `dump_freeobjects`), so that equal snapshots give equal streams.
+//! FREE, FREEOBJECTS and REDACT records that continue the one before are joined, as OpenZFS joins them (`dump_free`,
+//! `dump_freeobjects`, `dump_redact`), so that equal snapshots give equal streams.
 
 use crate::running::RunningFletcher4;
 use weir_format::stream::{
@@ -38,7 +38,7 @@ impl CryptParameters {
 pub struct StreamEncoder {
     out: Vec<u8>,
     sum: RunningFletcher4,
-    /// A free record that the next one may continue.
+    /// A record that the next one may continue.
     pending: Option<Record>,
     to_guid: u64,
     total_bytes: u64,
@@ -160,6 +160,19 @@ impl StreamEncoder {
         }
     }
 
+    /// REDACT of a range of an object: its data is left out.
+    pub fn redact(&mut self, object: ObjectId, offset: u64, length: u64) {
+        if let Some(Record::Redact { object: before, offset: start, length: so_far, .. }) = &mut self.pending
+            && *before == object
+            && start.checked_add(*so_far) == Some(offset)
+        {
+            *so_far = so_far.saturating_add(length);
+            return;
+        }
+        self.flush();
+        self.pending = Some(Record::Redact { object, offset, length, to_guid: self.to_guid });
+    }
+
     /// FREEOBJECTS of a range of object numbers.
     pub fn free_objects(&mut self, first: ObjectId, count: u64) {
         if let Some(Record::FreeObjects { first: start, count: so_far, .. }) = &mut self.pending
@@ -198,7 +211,7 @@ mod tests {
     use weir_format::stream::StreamReader;
 
     #[test]
-    fn adjacent_free_records_are_joined() {
+    fn adjacent_records_are_joined() {
         let mut encoder = StreamEncoder::new(7);
         encoder.begin(
             Begin {
@@ -219,6 +232,9 @@ mod tests {
         encoder.free(ObjectId(4), 1536, 512);
         encoder.free_objects(ObjectId(5), 1);
         encoder.free_objects(ObjectId(6), 26);
+        encoder.redact(ObjectId(40), 512, 512);
+        encoder.redact(ObjectId(40), 1024, 1024);
+        encoder.redact(ObjectId(41), 2048, 512);
         encoder.end();
         let bytes = encoder.take();
         let items: Vec<_> =
@@ -227,11 +243,13 @@ mod tests {
         assert!(items[1..].iter().all(|item| item.stored != [0; 4]));
         let records: Vec<_> = items.into_iter().map(|item| item.record).skip(1).collect();
         assert_eq!(
-            records[..3],
+            records[..5],
             [
                 Record::Free { object: ObjectId(3), offset: 0, length: 1536, to_guid: 7 },
                 Record::Free { object: ObjectId(4), offset: 1536, length: 512, to_guid: 7 },
                 Record::FreeObjects { first: ObjectId(5), count: 27, to_guid: 7 },
+                Record::Redact { object: ObjectId(40), offset: 512, length: 1536, to_guid: 7 },
+                Record::Redact { object: ObjectId(41), offset: 2048, length: 512, to_guid: 7 },
             ]
         );
         assert_eq!(encoder.total_bytes(), bytes.len() as u64);

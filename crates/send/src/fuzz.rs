@@ -1,7 +1,7 @@
 //! Fuzz targets for received streams: reading, verifying and checking records and packages returns for every input, in
 //! memory bounded by the input's length.
 
-use crate::check::{check, check_features};
+use crate::check::{check, check_features, redaction_of};
 use crate::error::ReceiveError;
 use crate::input::{Input, StreamInput};
 use crate::package::Package;
@@ -39,7 +39,7 @@ fn receive_target(data: &[u8]) {
     while let Some(Ok(Some(received))) = input.next().now_or_never() {
         match (&received.record, &begun) {
             (Record::Begin(begin), _) => {
-                let _ = check_features(begin);
+                let _ = (check_features(begin), redaction_of(begin, &received.payload));
                 let list = NvList::decode(&received.payload);
                 let _ = list.ok().and_then(|list| list.get_list(KEY_DATA).map(RawKey::from_list));
                 begun = Some(begin.clone());

@@ -3,6 +3,7 @@
 //! ```text
 //!   snapshot ─ traverse ─► items ─ read, concurrently ─► StreamEncoder ─► Output ─► bytes
 //!              births after the origin's txg             records, running checksum
+//!     redaction lists ─ merge ─┘
 //!
 //!   bytes ─► Input ─► StreamInput ─► one checked record ─► Applier ─► live object set, a transaction per record
 //! ```
@@ -26,8 +27,10 @@ pub mod fuzz;
 pub mod gather;
 pub mod input;
 pub mod make;
+mod merge;
 pub mod package;
 pub mod plan;
+pub mod redact;
 pub mod replicate;
 pub mod resume_points;
 mod running;
@@ -40,6 +43,6 @@ pub use gather::{Gathering, gather};
 pub use input::{Input, StreamInput};
 pub use make::{Output, make};
 pub use package::{Package, PackagedDataset};
-pub use plan::{PoolFeatures, SendFlags, SendPlan};
+pub use plan::{PoolFeatures, SendFlags, SendNames, SendPlan};
 pub use resume_points::ResumePoints;
 pub use running::RunningFletcher4;

@@ -2,15 +2,17 @@
 
 use crate::encoder::{CryptParameters, StreamEncoder};
 use crate::error::SendError;
+use crate::merge::Merge;
 use crate::plan::SendPlan;
 use crate::traverse::{Found, Item, Traversal};
 use bytes::Bytes;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
-use futures_util::future::{BoxFuture, try_join};
+use futures_util::future::{BoxFuture, ready, try_join3};
 use std::sync::Arc;
 use weir_blocks::{Bookmark, ReadOptions};
 use weir_dmu::{ErrorLocation, Object, ObjectError, ObjectSet, VisitedBlocks};
+use weir_dsl::redaction::RedactionReader;
 use weir_format::ddt::DdtKey;
 use weir_format::kinds::Swap;
 use weir_format::stream::{ObjectRecord, Record, SpillRecord, WriteRecord, feature};
@@ -65,6 +67,7 @@ pub async fn make(
     output: &mut dyn Output,
 ) -> Result<u64, SendError> {
     let (to, items) = mpsc::channel(MAX_ITEMS);
+    let mut walk_to = to;
     let from_point = match plan.from_point {
         Some((object, offset)) => {
             // The block size is that of the snapshot, whatever the sizes of the pieces that were sent.
@@ -73,13 +76,25 @@ pub async fn make(
         }
         None => None,
     };
+    let mut merging: BoxFuture<'_, Result<(), SendError>> = Box::pin(ready(Ok(())));
+    if plan.redact.is_some() || plan.previous.is_some() {
+        let (to, walk) = mpsc::channel(MAX_ITEMS);
+        let to = std::mem::replace(&mut walk_to, to);
+        let of_point = |list: &RedactionReader| match from_point {
+            Some((object, block)) => list.clone().starting_at(object, block),
+            None => list.clone(),
+        };
+        let (redact, previous) = (plan.redact.as_ref().map(of_point), plan.previous.as_ref().map(of_point));
+        merging = Box::pin(Merge { rq, set, redact, previous, walk, to }.run());
+    }
     let traversal = Traversal {
         rq,
         set,
         is_raw: plan.begin.features & feature::RAW != 0,
+        all_holes: false,
         from_point,
         after: plan.from_txg,
-        to,
+        to: walk_to,
         entered: VisitedBlocks::default(),
         memory: ByteSemaphore::new(MAX_AHEAD_BYTES),
     };
@@ -98,7 +113,7 @@ pub async fn make(
         Ok::<StreamEncoder, SendError>(encoder)
     };
     // The walk ends the stream of items, also when it fails; END follows only if it did not.
-    let (encoder, ()) = try_join(encoding, traversal.run()).await?;
+    let (encoder, (), ()) = try_join3(encoding, traversal.run(), merging).await?;
     let mut encoder = encoder;
     encoder.end();
     let total = encoder.total_bytes();
@@ -210,7 +225,19 @@ impl Maker<'_> {
                 }
             }
             Found::FreeObjects { first, count } => encoder.free_objects(first, count),
-            Found::Hole { object, offset, length } => encoder.free(object, offset, length),
+            Found::Hole { object, first, end, block_bytes } => {
+                // A hole whose offset overflows can never have been anything else.
+                if let Some(offset) = first.checked_mul(block_bytes) {
+                    encoder.free(object, offset, end.saturating_mul(block_bytes) - offset);
+                }
+            }
+            Found::Redacted { object, first, end, block_bytes } => {
+                let (Some(offset), Some(end)) = (first.checked_mul(block_bytes), end.checked_mul(block_bytes)) else {
+                    let place = self.set.place(object, 0, first);
+                    return Err(ObjectError::Corrupt { place, why: "a block beyond the end of all objects" }.into());
+                };
+                encoder.redact(object, offset, end.saturating_sub(offset));
+            }
             Found::Spill { object, pointer } => self.spill(encoder, object, &pointer, 0, &bytes),
             Found::Data { object, dnode, block, pointer } => {
                 let Some(offset) = block.checked_mul(dnode.block_bytes()) else {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use weir_codec::crypt::WrappedKey;
 use weir_dmu::zap::Value;
 use weir_dmu::{ObjectError, ObjectSet, zap};
+use weir_dsl::redaction::{RedactionReader, redaction_of};
 use weir_dsl::{Dataset, Dsl, KeyFormat, bookmarks, keys};
-use weir_format::dsl::{crypto_key, dataset_field};
+use weir_format::dsl::{Bookmark, crypto_key, dataset_field};
 use weir_format::features::Feature;
 use weir_format::stream::{Begin, feature};
 use weir_format::znode::master;
@@ -34,6 +35,12 @@ pub const RESUME_OBJECT: &str = "resume_object";
 /// See [`RESUME_OBJECT`].
 pub const RESUME_OFFSET: &str = "resume_offset";
 
+/// Entries in the list of BEGIN: GUIDs of the snapshots that the stream is redacted for, and that its origin is redacted for at
+/// the receiver (`BEGINNV_REDACT_SNAPS`, `BEGINNV_REDACT_FROM_SNAPS`).
+pub const REDACT_SNAPS: &str = "redact_snaps";
+/// See [`REDACT_SNAPS`].
+pub const REDACT_FROM_SNAPS: &str = "redact_from_snaps";
+
 /// Features of the pool that decide what a stream may contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolFeatures {
@@ -56,6 +63,15 @@ pub struct SendFlags {
     pub raw: bool,
 }
 
+/// The names of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendNames<'a> {
+    /// The snapshot or bookmark that the stream is relative to.
+    pub from: Option<&'a str>,
+    /// The redaction bookmark of the snapshot's dataset, with or without the dataset.
+    pub redact: Option<&'a str>,
+}
+
 /// A stream to be made.
 #[derive(Clone, Debug)]
 pub struct SendPlan {
@@ -67,6 +83,10 @@ pub struct SendPlan {
     pub to: Dataset,
     /// Object and offset from which the stream is continued.
     pub from_point: Option<(ObjectId, u64)>,
+    /// Blocks that are left out.
+    pub redact: Option<RedactionReader>,
+    /// Blocks that were left out of the stream that the origin was received from.
+    pub previous: Option<RedactionReader>,
     /// The list of the BEGIN record.
     pub list: NvList,
 }
@@ -78,26 +98,41 @@ struct Origin {
     is_clone: bool,
     /// Identity of the IVs of its blocks; 0 if they are not encrypted.
     ivset_guid: u64,
+    /// The redaction list of a bookmark.
+    list: Option<RedactionReader>,
+    /// GUIDs of the snapshots that a redacted snapshot is redacted for.
+    redacted_for: Option<Vec<u64>>,
 }
 
 impl SendPlan {
-    /// Plans the stream of the snapshot `to`, relative to the snapshot or bookmark `from`. `set` is the snapshot's object
-    /// set.
+    /// Plans the stream of the snapshot `to` with these names. `set` is the snapshot's object set.
     ///
     /// # Errors
     /// [`SendError::Refused`] if one is missing or `from` is not earlier; errors of reading.
     pub async fn new(
         rq: &Request,
         dsl: &Dsl,
-        (from, to): (Option<&str>, Dataset),
+        (names, to): (SendNames<'_>, Dataset),
         set: &Arc<ObjectSet>,
         (flags, pool): (SendFlags, PoolFeatures),
     ) -> Result<SendPlan, SendError> {
-        let origin = match from {
+        let origin = match names.from {
             Some(from) => Some(origin(rq, dsl, from, &to).await?),
             None => None,
         };
-        let features = feature_flags(rq, dsl, &to, set, (flags, pool)).await?;
+        let redact = match names.redact {
+            Some(_) if flags.raw => return Err(SendError::Whole("Error: raw sends may not be redacted.".into())),
+            Some(name) => Some(list_of(rq, dsl, &to, name).await?),
+            None => None,
+        };
+        let redacted_for = match &redact {
+            Some(list) => Some(list.header().snapshots.clone()),
+            None => redaction_of(dsl, rq, &to).await?,
+        };
+        let mut features = feature_flags(rq, dsl, &to, set, (flags, pool)).await?;
+        if redacted_for.is_some() {
+            features |= feature::REDACTED;
+        }
         let is_clone = origin.as_ref().is_some_and(|origin| origin.is_clone);
         let ignores_case = to.phys.flags & DslDataset::CASE_INSENSITIVE != 0;
         let bits = u32::from(is_clone) * IS_CLONE + u32::from(ignores_case) * IGNORES_CASE + HAS_FREES + HAS_SPILLS;
@@ -114,11 +149,27 @@ impl SendPlan {
         };
         let from_txg = origin.as_ref().map_or(Txg(0), |origin| origin.txg);
         let mut list = NvList::new();
+        if let Some(guids) = redacted_for {
+            list.set(REDACT_SNAPS, NvValue::Uint64Array(guids));
+        }
+        let (previous, from_redacted) = match &origin {
+            Some(origin) => (origin.list.clone(), origin.redacted_for.clone()),
+            None => (None, None),
+        };
+        let from_list = previous.as_ref().map(|list| list.header().snapshots.clone());
+        if let Some(guids) = from_list.or(from_redacted) {
+            list.set(REDACT_FROM_SNAPS, NvValue::Uint64Array(guids));
+        }
         if begin.features & feature::RAW != 0 {
             let from_ivset = origin.as_ref().map_or(0, |origin| origin.ivset_guid);
             list.set(KEY_DATA, key_data(rq, dsl, &to, set, from_ivset).await?);
         }
-        Ok(SendPlan { begin, from_txg, to, from_point: None, list })
+        Ok(SendPlan { begin, from_txg, to, from_point: None, redact, previous, list })
+    }
+
+    /// Objects of the redaction lists, which must stay while the stream is made.
+    pub fn redaction_lists(&self) -> impl Iterator<Item = ObjectId> {
+        self.redact.iter().chain(&self.previous).map(RedactionReader::object)
     }
 
     /// The rest of the stream, from an object and an offset in it.
@@ -152,27 +203,71 @@ async fn origin(rq: &Request, dsl: &Dsl, from: &str, to: &Dataset) -> Result<Ori
             return Err(not_earlier());
         }
         let is_clone = earlier.name.split('@').next() != Some(of);
-        let ivset_guid = ivset_guid(rq, dsl, &earlier).await?;
-        return Ok(Origin { guid: earlier.phys.guid, txg: earlier.phys.creation_txg, is_clone, ivset_guid });
+        return Ok(Origin {
+            guid: earlier.phys.guid,
+            txg: earlier.phys.creation_txg,
+            is_clone,
+            ivset_guid: ivset_guid(rq, dsl, &earlier).await?,
+            list: None,
+            redacted_for: redaction_of(dsl, rq, &earlier).await?,
+        });
     };
-    let dir = dsl
-        .dir_named(source)
-        .ok_or_else(|| SendError::Refused(format!("incremental source ({from}) does not exist")))?;
+    let gone = || SendError::Refused(format!("incremental source ({from}) does not exist"));
+    let dir = dsl.dir_named(source).ok_or_else(gone)?;
     let head = dsl.head(rq, dir).await?;
-    let all = bookmarks::bookmarks(dsl, rq, &head).await?;
-    let found = all.into_iter().find(|bookmark| bookmark.name == from).map(|named| named.bookmark);
-    let bookmark = found.ok_or_else(|| SendError::Refused(format!("incremental source ({from}) does not exist")))?;
-    if bookmark.redaction_list.0 != 0 {
-        return Err(SendError::Unsupported("from a redaction bookmark"));
-    }
+    let bookmark = bookmark_named(rq, dsl, &head, from).await?.ok_or_else(gone)?;
+    let list = complete_list(rq, dsl, from, &bookmark).await?;
     // A bookmark takes the place of its snapshot in the chain.
     let phys = DslDataset { creation_txg: bookmark.creation_txg, guid: bookmark.guid, ..head.phys.clone() };
     let earlier = Dataset { id: ObjectId(0), name: format!("{source}@"), phys, ..head };
-    if !dsl.is_before(rq, to, &earlier).await? {
+    // From the redaction bookmark of the snapshot itself, a stream has the blocks that were redacted.
+    let is_of_itself = list.is_some() && bookmark.guid == to.phys.guid;
+    if !is_of_itself && !dsl.is_before(rq, to, &earlier).await? {
         return Err(not_earlier());
     }
-    let is_clone = source != of;
-    Ok(Origin { guid: bookmark.guid, txg: bookmark.creation_txg, is_clone, ivset_guid: bookmark.ivset_guid })
+    Ok(Origin {
+        guid: bookmark.guid,
+        txg: bookmark.creation_txg,
+        is_clone: source != of,
+        ivset_guid: bookmark.ivset_guid,
+        list,
+        redacted_for: None,
+    })
+}
+
+/// The bookmark of a head with that full name.
+async fn bookmark_named(rq: &Request, dsl: &Dsl, head: &Dataset, name: &str) -> Result<Option<Bookmark>, ObjectError> {
+    let all = bookmarks::bookmarks(dsl, rq, head).await?;
+    Ok(all.into_iter().find(|bookmark| bookmark.name == name).map(|named| named.bookmark))
+}
+
+/// The redaction list of a bookmark; `None` if it is an ordinary one.
+async fn complete_list(
+    rq: &Request,
+    dsl: &Dsl,
+    name: &str,
+    bookmark: &Bookmark,
+) -> Result<Option<RedactionReader>, SendError> {
+    let list = RedactionReader::open(dsl, rq, bookmark).await?;
+    match list {
+        Some(list) if !list.header().is_complete() => {
+            Err(SendError::Refused(format!("the redaction list of {name} is not complete")))
+        }
+        list => Ok(list),
+    }
+}
+
+/// The redaction list that a stream of a snapshot is redacted with.
+async fn list_of(rq: &Request, dsl: &Dsl, to: &Dataset, name: &str) -> Result<RedactionReader, SendError> {
+    let of = to.name.split('@').next().unwrap_or_default();
+    let short = name.rsplit_once('#').map_or(name, |(_, short)| short);
+    let name = format!("{of}#{short}");
+    let missing = || SendError::Whole(format!("cannot open '{name}': bookmark does not exist"));
+    let dir = dsl.dir_named(of).ok_or_else(missing)?;
+    let head = dsl.head(rq, dir).await?;
+    let bookmark = bookmark_named(rq, dsl, &head, &name).await?.ok_or_else(missing)?;
+    let list = complete_list(rq, dsl, &name, &bookmark).await?;
+    list.ok_or_else(|| SendError::Refused("not a redaction bookmark".to_owned()))
 }
 
 /// Identity of the IVs of a snapshot's blocks; 0 if it has none.
@@ -240,9 +335,6 @@ async fn feature_flags(
 ) -> Result<u64, SendError> {
     let fields = dsl.dataset_fields(rq, to).await?;
     let uses = |feature: &Feature| fields.contains_key(feature.guid);
-    if uses(Feature::REDACTED_DATASETS) {
-        return Err(SendError::Unsupported("a redacted dataset"));
-    }
     let version = match set.kind() {
         // All encrypted file systems have system attributes.
         ObjsetKind::Zfs if set.is_locked() => Some(weir_dsl::sync_tasks::ZPL_VERSION),

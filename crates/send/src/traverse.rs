@@ -26,8 +26,10 @@ pub(crate) enum Found {
     ObjectRange { first: ObjectId, slots: u64, pointer: BlockPointer },
     /// Numbers without objects.
     FreeObjects { first: ObjectId, count: u64 },
-    /// Bytes without blocks.
-    Hole { object: ObjectId, offset: u64, length: u64 },
+    /// Blocks without data, up to `end`; the last may be beyond the end of the object.
+    Hole { object: ObjectId, first: u64, end: u64, block_bytes: u64 },
+    /// Blocks whose data is left out, up to `end`.
+    Redacted { object: ObjectId, first: u64, end: u64, block_bytes: u64 },
     /// A data block.
     Data { object: ObjectId, dnode: Arc<Object>, block: u64, pointer: BlockPointer },
     /// A spill block.
@@ -45,6 +47,8 @@ pub(crate) struct Traversal<'a> {
     pub after: Txg,
     /// Whether blocks of dnodes are read as they are on disk, and reported.
     pub is_raw: bool,
+    /// Whether holes beyond the last block of an object are reported as well.
+    pub all_holes: bool,
     /// Object and block from which on the set is walked.
     pub from_point: Option<(ObjectId, u64)>,
     pub to: Sender<Item>,
@@ -112,8 +116,10 @@ impl<'a> Traversal<'a> {
             if pointer.is_hole() {
                 return self.hole(object, level, number).await;
             }
-            if pointer.is_redacted() {
-                return Err(SendError::Unsupported("a redacted dataset"));
+            if pointer.is_redacted() && level == 0 {
+                let (first, block_bytes) = (number, object.block_bytes());
+                let end = number.saturating_add(1);
+                return self.found(Found::Redacted { object: object.id, first, end, block_bytes }, 0).await;
             }
             let first = object.tree().first_block(level, number);
             let place = self.set.place(object.id, level, number);
@@ -163,12 +169,11 @@ impl<'a> Traversal<'a> {
                 Some(count) => self.found(Found::FreeObjects { first: ObjectId(first), count }, 0).await,
             };
         }
-        if !object.dnode.object_type.is_metadata() && first > object.dnode.max_block_id {
+        let is_beyond = !object.dnode.object_type.is_metadata() && first > object.dnode.max_block_id;
+        if is_beyond && !self.all_holes {
             return Ok(());
         }
-        let Some(offset) = first.checked_mul(object.block_bytes()) else { return Ok(()) };
-        let end = end.saturating_mul(object.block_bytes());
-        self.found(Found::Hole { object: object.id, offset, length: end - offset }, 0).await
+        self.found(Found::Hole { object: object.id, first, end, block_bytes: object.block_bytes() }, 0).await
     }
 
     /// Visits the objects of a block of dnodes.

@@ -273,9 +273,8 @@ async fn all_properties(
 ) -> Result<Vec<Property>, PoolError> {
     let Some(bookmark) = &of.bookmark else { return Ok(pool.dsl.properties(rq, &of.dataset, facts).await?) };
     let mut all = of_bookmark(bookmark);
-    if let Some(guids) = weir_dsl::bookmarks::redaction_snapshots(&pool.dsl, rq, &bookmark.bookmark).await? {
-        let guids: Vec<String> = guids.iter().map(u64::to_string).collect();
-        all.push(text("redact_snaps", &guids.join(",")));
+    if let Some(guids) = weir_dsl::redaction::redaction_snapshots(&pool.dsl, rq, &bookmark.bookmark).await? {
+        all.push(text("redact_snaps", &weir_dsl::redaction::redaction_text(&guids)));
     }
     Ok(all)
 }

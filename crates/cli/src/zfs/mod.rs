@@ -14,6 +14,7 @@ mod mount_helper;
 mod project;
 mod property_list;
 mod receive;
+mod redact;
 mod select;
 mod send;
 mod set;
@@ -65,6 +66,7 @@ enum ZfsCommand {
     Promote(snapshot::PromoteArgs),
     #[command(visible_alias = "recv")]
     Receive(receive::ReceiveArgs),
+    Redact(redact::RedactArgs),
     Release(holds::ReleaseArgs),
     Rename(snapshot::RenameArgs),
     Rollback(snapshot::RollbackArgs),
@@ -116,6 +118,7 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::Projectspace(args) => userspace::of_projects(call, args),
         ZfsCommand::Promote(args) => snapshot::promote(call, args),
         ZfsCommand::Receive(args) => receive::run(call, args),
+        ZfsCommand::Redact(args) => redact::run(call, args),
         ZfsCommand::Release(args) => holds::release(call, args),
         ZfsCommand::Rename(args) => snapshot::rename(call, args),
         ZfsCommand::Rollback(args) => snapshot::rollback(call, args),

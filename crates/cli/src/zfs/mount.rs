@@ -26,7 +26,7 @@ use weir_machine::Request;
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs mount",
-    override_usage = "zfs mount [-j]\n       zfs mount [-Olv] [-o OPTION,…] [--dir DIR]… -a | [-R] FILESYSTEM…"
+    override_usage = "zfs mount [-j]\n       zfs mount [-Oflv] [-o OPTION,…] [--dir DIR]… -a | [-R] FILESYSTEM…"
 )]
 pub struct MountArgs {
     /// Mount all file systems whose canmount is on
@@ -41,6 +41,9 @@ pub struct MountArgs {
     /// Mount over a directory that is not empty, also with overlay=off
     #[arg(short = 'O')]
     overlay: bool,
+    /// Mount the named file system although it is redacted: redacted blocks are read as zeros
+    #[arg(short = 'f')]
+    force: bool,
     /// Load the keys of encrypted file systems that lack them
     #[arg(short = 'l')]
     load_keys: bool,
@@ -350,13 +353,14 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
             _ => (args.all || args.recursive) && shares.mount.is_automatic(),
         };
         let was_mounted: BTreeSet<u64> = target.served_pool.mounts.by_id().into_keys().collect();
-        let chosen: Vec<&DatasetShares> = target.below(name).filter(is_chosen).collect();
+        let chosen = target.below(name).filter(is_chosen).cloned();
+        let chosen = if args.force { allowed(target, name, &doing, chosen)? } else { chosen.collect() };
         let mut failures = Vec::new();
         if args.load_keys {
             let names: BTreeSet<&str> = chosen.iter().map(|shares| shares.dataset.as_str()).collect();
             failures.extend(load_missing(call, &target.served_pool, &names)?);
         }
-        for shares in chosen {
+        for shares in &chosen {
             let mounts = &target.served_pool.mounts;
             // Mounting all skips what is mounted, and goes on after a failure.
             match mounts.mount(&target.front, &target.served_pool.machine, shares, request) {
@@ -376,6 +380,26 @@ fn mount_one(call: &Call, args: &MountArgs, name: &str, request: MountRequest) -
         }
         if failures.is_empty() { Ok(0) } else { Err(Failure::failed(failures.join("\n"))) }
     })
+}
+
+/// Allows that the redacted file system `name` among these is opened.
+fn allowed(
+    target: &Target,
+    name: &str,
+    doing: &str,
+    chosen: impl Iterator<Item = DatasetShares>,
+) -> Result<Vec<DatasetShares>, Failure> {
+    let mut out: Vec<DatasetShares> = chosen.collect();
+    for shares in out.iter_mut().filter(|shares| shares.dataset == name) {
+        if matches!(shares.mount, MountRule::Redacted(_)) {
+            let served_pool = &target.served_pool;
+            let rq = Request::internal("mount");
+            let allow = served_pool.engine.allow_redacted(&rq, name);
+            served_pool.machine.block_on(allow).map_err(|error| failed(doing, &error.to_string()))?;
+            shares.mount = shares.mount.clone().allowed();
+        }
+    }
+    Ok(out)
 }
 
 /// Runs `zfs unmount`.
@@ -492,6 +516,7 @@ fn share_one(call: &Call, args: &ShareArgs, name: &str) -> Result<u8, Failure> {
                 MountRule::At(_) | MountRule::OnCommand(_) => target.front.share_one(shares.id, true),
                 MountRule::Legacy => return Err(failed(&doing, "legacy mountpoint: set mountpoint to a path")),
                 MountRule::Never(why) => return Err(failed(&doing, why)),
+                MountRule::Redacted(_) => return Err(failed(&doing, "the file system is redacted")),
             }
         }
         Ok(0)

@@ -101,6 +101,12 @@ pub fn token_text(state: &ResumeState) -> String {
     numbers.iter().filter(is_shown).for_each(|(name, number)| out.push_str(&format!("\t{name} = {number:#x}\n")));
     out.push_str(&format!("\ttoname = {}\n", state.to_name));
     flags.iter().filter(|(_, is_set)| *is_set).for_each(|(name, _)| out.push_str(&format!("\t{name} = 1\n")));
+    for (name, guids) in [("redact_snaps", &state.redact_snaps), ("book_redact_snaps", &state.book_redact_snaps)] {
+        if let Some(guids) = guids {
+            let guids: Vec<String> = guids.iter().map(|guid| format!("{guid:#x}")).collect();
+            out.push_str(&format!("\t{name} = {}\n", guids.join(" ")));
+        }
+    }
     out
 }
 

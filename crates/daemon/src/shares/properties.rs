@@ -18,6 +18,8 @@ pub enum MountRule {
     Legacy,
     /// At this path, by a command only (`canmount=noauto`).
     OnCommand(String),
+    /// At this path, by `zfs mount -f` only: the file system is redacted.
+    Redacted(String),
     /// At this path.
     At(String),
 }
@@ -33,11 +35,36 @@ impl MountRule {
         self.path().is_some()
     }
 
-    /// The path.
+    /// The rule of a redacted file system.
+    fn redacted(self) -> Self {
+        match self {
+            MountRule::At(path) | MountRule::OnCommand(path) => MountRule::Redacted(path),
+            other => other,
+        }
+    }
+
+    /// The rule once the redacted file system may be opened.
+    #[must_use]
+    pub fn allowed(self) -> Self {
+        match self {
+            MountRule::Redacted(path) => MountRule::OnCommand(path),
+            other => other,
+        }
+    }
+
+    /// The path at which it is mounted if it is mounted, by whatever command.
+    pub fn place(&self) -> Option<&str> {
+        match self {
+            MountRule::Redacted(path) => Some(path),
+            other => other.path(),
+        }
+    }
+
+    /// The path at which a command may mount it.
     pub fn path(&self) -> Option<&str> {
         match self {
             MountRule::At(path) | MountRule::OnCommand(path) => Some(path),
-            MountRule::Never(_) | MountRule::Legacy => None,
+            MountRule::Never(_) | MountRule::Legacy | MountRule::Redacted(_) => None,
         }
     }
 }
@@ -224,7 +251,11 @@ pub(super) async fn read(
     });
     let mut problems = misspelt(chain.first().into_iter().flat_map(|(_, own)| own.keys()));
     let is_file_system = info.kind == DatasetKind::Filesystem;
-    let mount = if is_file_system { found.mount() } else { MountRule::Never("a volume".into()) };
+    let mount = match (is_file_system, info.is_redacted) {
+        (true, true) => found.mount().redacted(),
+        (true, false) => found.mount(),
+        (false, _) => MountRule::Never("a volume".into()),
+    };
     let nfs = if is_file_system { found.share(ZfsProp::ShareNfs.name(), Protocol::Nfs3, &mut problems) } else { None };
     let smb = if is_file_system { found.share(ZfsProp::ShareSmb.name(), Protocol::Smb, &mut problems) } else { None };
     let iscsi = if is_file_system { None } else { found.share("weir:iscsi", Protocol::Iscsi, &mut problems) };

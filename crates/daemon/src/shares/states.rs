@@ -134,6 +134,7 @@ impl State {
             _ => Some(match &shares.mount {
                 MountRule::Never(why) => why.clone(),
                 MountRule::Legacy => "mountpoint=legacy".into(),
+                MountRule::Redacted(_) => "it is redacted: it waits for zfs mount -f".into(),
                 MountRule::OnCommand(_) => "canmount=noauto: it waits for zfs share or zfs mount".into(),
                 MountRule::At(_) => "it is not mounted".into(),
             }),

@@ -5,14 +5,14 @@
 //! it: the key of its snapshot stays as long as the bookmark.
 
 use super::names::{Found, check_name, split_name};
-use super::{DslError, DslSyncContext, ZAP_METADATA, create, destroy, features, history, lists, names};
+use super::{DslError, DslSyncContext, ZAP_METADATA, create, destroy, features, history, lists, names, redact};
 use crate::matching;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use weir_dmu::cycle_guard::CycleGuard;
 use weir_dmu::zap::name::normalize;
 use weir_dmu::zap::{Match, Value};
-use weir_format::dsl::{Bookmark, dataset_field, dir_field};
+use weir_format::dsl::{Bookmark, RedactionList, dataset_field, dir_field};
 use weir_format::features::Feature;
 use weir_format::zap::NormFlags;
 use weir_format::{DslDataset, ObjectId, Txg};
@@ -46,7 +46,11 @@ pub(super) fn needs_newer_form(bookmark: &Bookmark) -> bool {
 }
 
 /// The bookmark of a snapshot (`dsl_bookmark_set_phys`).
-async fn bookmark_of(cx: &mut DslSyncContext<'_>, id: ObjectId, phys: &DslDataset) -> Result<Bookmark, DslError> {
+pub(super) async fn bookmark_of(
+    cx: &mut DslSyncContext<'_>,
+    id: ObjectId,
+    phys: &DslDataset,
+) -> Result<Bookmark, DslError> {
     let mut bookmark = Bookmark {
         guid: phys.guid,
         creation_txg: phys.creation_txg,
@@ -88,6 +92,31 @@ pub(super) async fn add_bookmark(
         features::count_feature(cx, Feature::BOOKMARK_V2, 1).await?;
     }
     put_bookmark(cx, zap, name, bookmark).await
+}
+
+/// Adds a new bookmark to a head, and counts it, also as one that counts freed bytes.
+pub(super) async fn add_counted(
+    cx: &mut DslSyncContext<'_>,
+    head: ObjectId,
+    name: &str,
+    bookmark: &Bookmark,
+) -> Result<(), DslError> {
+    if bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
+        features::count_feature(cx, Feature::BOOKMARK_WRITTEN, 1).await?;
+    }
+    add_bookmark(cx, head, name, bookmark).await
+}
+
+/// Makes the empty list of a bookmark of a redacted snapshot, which keeps what the snapshot was redacted for; 0 for other
+/// snapshots (`dsl_bookmark_create_sync_impl_snap`).
+async fn list_of_redacted(cx: &mut DslSyncContext<'_>, snapshot: ObjectId) -> Result<ObjectId, DslError> {
+    match features::redaction_of(cx, snapshot).await? {
+        Some(snapshots) => {
+            let list = RedactionList { snapshots, ..RedactionList::default() };
+            redact::make_list(cx, &list.completed()).await
+        }
+        None => Ok(ObjectId(0)),
+    }
 }
 
 /// Counts anew in the bookmarks at `origin` the bytes freed before the next snapshot, which changed
@@ -162,6 +191,9 @@ pub async fn check_bookmark(cx: &mut DslSyncContext<'_>, name: &str, source: &st
     let point = match split_name(source) {
         (_, Some(('@', _))) => {
             let snapshot = names::find_snapshot(cx, source).await?;
+            if let Some(guids) = features::redaction_of(cx, snapshot.id).await? {
+                redact::check_number(name, &guids)?;
+            }
             (snapshot.at.id, snapshot.phys.creation_txg)
         }
         (_, Some(('#', _))) => {
@@ -218,23 +250,33 @@ pub async fn bookmark(cx: &mut DslSyncContext<'_>, bookmarks: &[(String, String)
         let head = names::find_head(cx, of).await?.id;
         let bookmark = if source.contains('@') {
             let snapshot = names::find_snapshot(cx, source).await?;
-            bookmark_of(cx, snapshot.id, &snapshot.phys).await?
+            let made = bookmark_of(cx, snapshot.id, &snapshot.phys).await?;
+            Bookmark { redaction_list: list_of_redacted(cx, snapshot.id).await?, ..made }
         } else {
             // A copy has no redaction list: the list belongs to the original.
             Bookmark { redaction_list: ObjectId(0), ..find_bookmark(cx, source).await?.2 }
         };
-        if bookmark.flags & Bookmark::HAS_FREED_BEFORE_NEXT != 0 {
-            features::count_feature(cx, Feature::BOOKMARK_WRITTEN, 1).await?;
-        }
-        add_bookmark(cx, head, short, &bookmark).await?;
+        add_counted(cx, head, short, &bookmark).await?;
         let text = format!("name={short} creation_txg={}", bookmark.creation_txg);
         history::log(cx, of, head, "bookmark", &text).await?;
     }
     Ok(())
 }
 
-/// Destroys bookmarks (full names); a missing bookmark is no error.
+/// Destroys bookmarks (full names), all or none; a missing bookmark is no error.
+///
+/// # Errors
+/// [`DslError::Busy`] if a stream uses the redaction list of one.
 pub async fn destroy_bookmarks(cx: &mut DslSyncContext<'_>, names: &[String]) -> Result<(), DslError> {
+    for name in names {
+        match find_bookmark(cx, name).await {
+            Ok((_, _, bookmark)) if (cx.reading)(bookmark.redaction_list) => {
+                return Err(DslError::busy(name, "its redaction list is in use"));
+            }
+            Ok(_) | Err(DslError::Missing { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
     for name in names {
         let (head, short, bookmark) = match find_bookmark(cx, name).await {
             Err(DslError::Missing { .. }) => continue,

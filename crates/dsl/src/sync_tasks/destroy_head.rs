@@ -16,7 +16,8 @@ use weir_format::{DslDataset, ObjectId};
 /// Checks that a file system or volume may be destroyed: it has neither children nor snapshots.
 ///
 /// # Errors
-/// [`DslError::Missing`], [`DslError::HasDependents`], [`DslError::Kind`] (the root).
+/// [`DslError::Missing`], [`DslError::HasDependents`], [`DslError::Kind`] (the root), [`DslError::Busy`] (a stream uses
+/// the redaction list of a bookmark).
 pub async fn check_destroy(cx: &mut DslSyncContext<'_>, name: &str) -> Result<(), DslError> {
     let found = names::find_head(cx, name).await?;
     if found.at.dir.parent.0 == 0 {
@@ -31,6 +32,12 @@ pub async fn check_destroy(cx: &mut DslSyncContext<'_>, name: &str) -> Result<()
         names::snapshots_of(cx, &found.phys).await?.into_iter().map(|(n, _)| format!("{name}@{n}")).collect();
     if !snapshots.is_empty() {
         return Err(DslError::HasDependents { name: name.into(), what: "snapshots", dependents: snapshots });
+    }
+    if let Some(zap) = names::bookmarks_zap(cx, found.id).await? {
+        let bookmarks = bookmark::bookmarks_in(cx, zap).await?;
+        if bookmarks.iter().any(|(_, bookmark)| (cx.reading)(bookmark.redaction_list)) {
+            return Err(DslError::busy(name, "the redaction list of a bookmark is in use"));
+        }
     }
     trees::check_freeing(cx, &found.phys).await
 }

@@ -216,6 +216,26 @@ pub(super) async fn copy_features(cx: &mut DslSyncContext<'_>, from: ObjectId, t
     Ok(())
 }
 
+/// GUIDs of the snapshots that a dataset is redacted for; `None` if it is not redacted.
+pub(super) async fn redaction_of(cx: &DslSyncContext<'_>, dataset: ObjectId) -> Result<Option<Vec<u64>>, DslError> {
+    let all = features_of(cx, dataset).await?;
+    let found = all.into_iter().find(|(feature, _)| *feature == Feature::REDACTED_DATASETS);
+    Ok(found.map(|(_, value)| value.words))
+}
+
+/// Deactivates a feature of a dataset that may use it.
+pub(super) async fn deactivate(
+    cx: &mut DslSyncContext<'_>,
+    dataset: ObjectId,
+    feature: &'static Feature,
+) -> Result<(), DslError> {
+    if features_of(cx, dataset).await?.iter().any(|(active, _)| *active == feature) {
+        count_feature(cx, feature, -1).await?;
+        cx.zap_remove(dataset, feature.guid).await?;
+    }
+    Ok(())
+}
+
 /// Deactivates the features of a dataset that is destroyed.
 pub(super) async fn drop_features(cx: &mut DslSyncContext<'_>, dataset: ObjectId) -> Result<(), DslError> {
     for (feature, _) in features_of(cx, dataset).await? {

@@ -42,6 +42,8 @@ pub mod properties;
 pub mod receive;
 pub mod receive_properties;
 pub mod receive_raw;
+pub mod receive_redacted;
+pub mod redact;
 pub mod rename;
 pub mod rollback;
 mod scan;

@@ -12,11 +12,13 @@
 
 use super::names::{Found, FoundDir};
 use super::receive_properties::ReceivedProperties;
+use super::receive_redacted::StreamRedaction;
 use super::{
     Created, DslError, DslSyncContext, branch, create, destroy, destroy_head, features, history, lists, names,
-    receive_raw, rollback, snapshot,
+    receive_raw, receive_redacted, rollback, snapshot,
 };
 use crate::{RawKey, StreamForms};
+use weir_dmu::zap::Value;
 use weir_dmu::{ObjectSet, Opening};
 use weir_format::dsl::{dataset_field, dir_field};
 use weir_format::features::Feature;
@@ -53,6 +55,8 @@ pub struct Receive {
     pub raw: Option<RawKey>,
     /// Pool features that the stream's blocks need: they are stored as they come.
     pub features: Vec<&'static Feature>,
+    /// What the stream leaves out.
+    pub redaction: StreamRedaction,
 }
 
 /// How a stream treats the state of an interrupted one.
@@ -161,6 +165,9 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
         if let Some(raw) = &receive.raw {
             receive_raw::check_new(cx, receive, raw, found.as_ref()).await?;
         }
+        if let Some(origin) = found {
+            receive_redacted::check_origin(cx, receive, origin.id).await?;
+        }
         return Ok(());
     };
     if partial(cx, &head).await?.is_some_and(|partial| partial.can_resume) {
@@ -186,10 +193,11 @@ pub async fn check_begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Resu
         return Err(DslError::stream(name, format!("destination '{name}' is of another type")));
     }
     lists::check_lists(cx, head.id).await?;
-    match receive.from_guid {
-        0 => Ok(()),
-        _ => source_of(cx, &head, receive).await.map(drop),
+    if receive.from_guid == 0 {
+        return Ok(());
     }
+    let source = source_of(cx, &head, receive).await?;
+    receive_redacted::check_origin(cx, receive, source).await
 }
 
 /// The key object of the dataset that a stream is received into, if it shares that of an existing dataset: of itself, or of
@@ -356,6 +364,7 @@ async fn interrupted(
     if let Some(raw) = &receive.raw {
         receive_raw::check_existing(cx, name, head.at.id, raw).await?;
     }
+    receive_redacted::check_continued(cx, receive, dataset).await?;
     receiving.has_origin = receive.from_guid != 0;
     Ok(receiving)
 }
@@ -379,6 +388,10 @@ async fn save_state(
         if *is_set {
             cx.put_word(dataset, field, 1).await?;
         }
+    }
+    if let Some(guids) = &receive.redaction.from_redacted_for {
+        let words = guids.clone();
+        cx.put(dataset, dataset_field::RESUME_REDACT_BOOKMARK_SNAPS, Value { int_size: 8, words }).await?;
     }
     Ok(())
 }
@@ -407,6 +420,7 @@ async fn forget_state(cx: &mut DslSyncContext<'_>, dataset: ObjectId) -> Result<
         dataset_field::RESUME_OBJECT,
         dataset_field::RESUME_OFFSET,
         dataset_field::RESUME_BYTES,
+        dataset_field::RESUME_REDACT_BOOKMARK_SNAPS,
     ];
     for field in words.into_iter().chain(of_forms) {
         cx.zap_remove(dataset, field).await?;
@@ -444,6 +458,7 @@ pub async fn begin(cx: &mut DslSyncContext<'_>, receive: &Receive) -> Result<Rec
         }
     };
     let created = create::create_head(cx, parent, last, origin).await?;
+    receive_redacted::begin(cx, receive, created.dataset).await?;
     if let Some(origin) = origin {
         let of = cx.dataset(origin).await?.dir;
         branch::share_key(cx, of, created.dir).await?;

@@ -9,6 +9,7 @@ use weir_blocks::alloc::DEFER;
 use weir_codec::crypt::Suite;
 use weir_dsl::resume::{ResumeState, resume_state};
 use weir_dsl::sync_tasks::receive::{Receive, Resume};
+use weir_dsl::sync_tasks::receive_redacted::StreamRedaction;
 use weir_dsl::{Dsl, RawKey, StreamForms};
 use weir_engine::{Encryption, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, New, NewKind, WriteAt};
@@ -20,7 +21,7 @@ use weir_pool::config::Class;
 use weir_pool::features::Features;
 use weir_pool::{OpenOptions, Pool};
 use weir_send::plan::{KEY_DATA, RESUME_OBJECT, RESUME_OFFSET};
-use weir_send::{Applier, Input, Output, ReceiveError, SendError, SendFlags, SendPlan, StreamInput};
+use weir_send::{Applier, Input, Output, ReceiveError, SendError, SendFlags, SendNames, SendPlan, StreamInput};
 use weir_sim::{Replay, Rng, SimWorld, Timing};
 
 /// Folder of the sender's device, which the search for the receiver's pool does not find.
@@ -117,7 +118,8 @@ async fn sent(machine: &Machine, (to, from): (&str, Option<&str>), rest: Option<
     let features = weir_engine::sends::pool_features(&Features::read(&rq(), &pool.mos).await.unwrap());
     let flags = SendFlags { raw: true, ..SendFlags::default() };
     let from = from.map(|from| format!("{SENT}@{from}"));
-    let mut plan = SendPlan::new(&rq(), &dsl, (from.as_deref(), dataset), &set, (flags, features)).await.unwrap();
+    let names = SendNames { from: from.as_deref(), redact: None };
+    let mut plan = SendPlan::new(&rq(), &dsl, (names, dataset), &set, (flags, features)).await.unwrap();
     if let Some(rest) = rest {
         plan = plan.continued(rest.object, rest.offset);
     }
@@ -152,6 +154,7 @@ fn receiving(begin: &Begin, list: &[u8], snapshot: &str) -> Receive {
         resume,
         raw: Some(raw),
         features: weir_send::check::needed_features(begin),
+        redaction: StreamRedaction::default(),
     }
 }
 

@@ -14,6 +14,14 @@ pub fn goldens() -> Option<PathBuf> {
     Some(from)
 }
 
+/// A stream that OpenZFS made.
+pub fn stream(from: &Path, name: &str) -> Vec<u8> {
+    let file = from.join("streams").join(format!("{name}.zstream.zst"));
+    let output = Command::new("zstd").arg("-dqc").arg(file).output().unwrap();
+    assert!(output.status.success(), "unpacking {name}");
+    output.stdout
+}
+
 pub fn unpack(from: &Path, name: &str) -> PathBuf {
     let dir = real::folder(&format!("golden-{name}"));
     let unpack = "zstd -dc \"$0\" | tar -xSf - -C \"$1\"";

@@ -34,6 +34,7 @@ mod offline;
 mod real;
 mod rebuild;
 mod rebuild_cuts;
+mod redaction;
 mod remove_log;
 mod remove_top;
 mod removing;

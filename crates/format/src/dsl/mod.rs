@@ -90,6 +90,7 @@ pub mod dataset_field {
     pub const RESUME_EMBEDOK: &str = "com.delphix:resume_embedok";
     pub const RESUME_COMPRESSOK: &str = "com.delphix:resume_compressok";
     pub const RESUME_RAWOK: &str = "com.datto:resume_rawok";
+    pub const RESUME_REDACT_BOOKMARK_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
 }
 
 /// Names in the ZAP of a wrapped encryption key (`dsl_crypt.h`).

@@ -10,6 +10,7 @@ use crate::writable::refused;
 use weir_admin::{Change, HeldSnapshot, Host, MountChange, MountEffect};
 use weir_dmu::ObjectError;
 use weir_dsl::props::{ZfsProp, human_size};
+use weir_dsl::redaction::redaction_of;
 use weir_dsl::resume::resume_state;
 use weir_dsl::sync_tasks::receive::{Receive, Resume};
 use weir_dsl::sync_tasks::receive_properties::PropertyError;
@@ -182,6 +183,7 @@ impl Receiving<'_> {
             resume,
             raw: self.raw_key(begin, list, doing)?,
             features: weir_send::check::needed_features(begin),
+            redaction: weir_send::check::redaction_of(begin, list).map_err(|error| failed(doing, error))?,
         };
         let bytes_before = self.bytes_before(&receive).await?;
         Ok(Known { doing, is_new, sent, kind, receive, dataset, snapshot, bytes_before })
@@ -315,7 +317,11 @@ impl Receiving<'_> {
 
     /// Makes the received contents those of the dataset. Returns properties that could not be set.
     async fn end(&self, known: &Known, session: ReceiveSession) -> Result<Vec<PropertyError>, Failure> {
+        let is_redacted = known.receive.redaction.redacted_for.is_some();
         let change = match (known.kind, session.is_new()) {
+            // Redacted file systems are not mounted, unless they were redacted and mounted before.
+            (ObjsetKind::Zfs, true) if is_redacted => None,
+            (ObjsetKind::Zfs, false) if is_redacted && !self.was_redacted(known).await? => Some(MountChange::Forbidden),
             (ObjsetKind::Zfs, true) => Some(MountChange::New),
             (ObjsetKind::Zfs, false) if moves_mounts(&known.receive.properties) => {
                 Some(MountChange::Moved { to: None })
@@ -324,7 +330,10 @@ impl Receiving<'_> {
         };
         let doing = known.doing;
         let (name, _) = known.receive.names();
-        let effect = change.map(|change| MountEffect { name: name.to_owned(), recursive: false, change, force: false });
+        let effect = change.map(|change| {
+            let force = change == MountChange::Forbidden;
+            MountEffect { name: name.to_owned(), recursive: false, change, force }
+        });
         let leaves = self.args.no_mount;
         let suspended = match &effect {
             Some(effect) => {
@@ -338,6 +347,16 @@ impl Receiving<'_> {
             settled.map_err(|refusal| refused(doing, refusal))?;
         }
         done
+    }
+
+    /// Whether the destination is redacted before the stream is complete.
+    async fn was_redacted(&self, known: &Known) -> Result<bool, Failure> {
+        let (name, _) = known.receive.names();
+        self.datasets(async |rq, dsl| match dsl.dir_named(name) {
+            Some(dir) => Ok(redaction_of(dsl, rq, &dsl.head(rq, dir).await?).await?.is_some()),
+            None => Ok(false),
+        })
+        .await
     }
 
     /// Says which properties could not be set; a quota that an earlier snapshot exceeds is not yet missed.

@@ -11,7 +11,7 @@ use crate::options::Places;
 use crate::pools::{PoolHandle, keys_of, look, search};
 use clap::Parser;
 use progress::{Announcer, CallOutput};
-use source::{Source, Wanted};
+use source::{Resumed, Source, Wanted};
 use std::io::IsTerminal;
 use weir_dmu::ObjectError;
 use weir_dsl::ResumeState;
@@ -21,14 +21,14 @@ use weir_machine::Request;
 use weir_pool::OpenOptions;
 use weir_send::encoder::package_head;
 use weir_send::replicate::{Range, Step};
-use weir_send::{Gathering, Output, Package, PackagedDataset, SendError, SendFlags};
+use weir_send::{Gathering, Output, Package, PackagedDataset, SendError, SendFlags, SendNames};
 
 /// Write the stream of a snapshot to standard output.
 #[derive(Debug, Parser)]
 #[command(
     name = "zfs send",
     disable_help_flag = true,
-    override_usage = "zfs send [-DLPUbcehnpsvw] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t <receive_resume_token>"
+    override_usage = "zfs send [-DLPUbcehnpsvw] [-R [-X DATASET[,DATASET]…]] [-i SNAPSHOT|BOOKMARK | -I SNAPSHOT] [--dir DIR]… SNAPSHOT\n       zfs send [-DLPcenpv] [-i SNAPSHOT|BOOKMARK] --redact BOOKMARK [--dir DIR]… SNAPSHOT\n       zfs send [-nPv] [--dir DIR]… -t <receive_resume_token>"
 )]
 pub struct SendArgs {
     /// Send the changes since this snapshot or bookmark
@@ -91,7 +91,7 @@ pub struct SendArgs {
     /// Continue an interrupted stream: the token is the receiver's property receive_resume_token
     #[arg(short = 't', long = "resume", value_name = "TOKEN")]
     token: Option<String>,
-    /// Refused: not supported yet
+    /// Leave out the blocks in the redaction list of this bookmark of the snapshot's dataset
     #[arg(short = 'd', long = "redact", value_name = "BOOKMARK")]
     redact: Option<String>,
     /// Print help
@@ -105,10 +105,9 @@ pub struct SendArgs {
 }
 
 impl SendArgs {
-    /// The first option that is not supported.
-    fn refused(&self) -> Option<&'static str> {
-        let given = [(self.saved, "-S"), (self.redact.is_some(), "--redact")];
-        given.into_iter().find(|(is_given, _)| *is_given).map(|(_, option)| option)
+    /// The names of a stream relative to `from`.
+    fn names<'a>(&'a self, from: Option<&'a str>) -> SendNames<'a> {
+        SendNames { from, redact: self.redact.as_deref() }
     }
 
     fn flags(&self) -> SendFlags {
@@ -159,8 +158,11 @@ impl SendArgs {
 
     /// Checks the combination of options (OpenZFS `zfs_do_send`).
     fn check(&self, to: &str) -> Result<(), Failure> {
-        if let Some(option) = self.refused() {
-            return Err(Failure::failed(format!("cannot send '{to}': weir does not support zfs send {option} yet")));
+        if self.saved {
+            return Err(Failure::failed(format!("cannot send '{to}': weir does not support zfs send -S yet")));
+        }
+        if self.raw && self.redact.is_some() {
+            return Err(Failure::failed("Error: raw sends may not be redacted."));
         }
         if !self.excluded.is_empty() && !self.replicate {
             return Err(Failure::failed("Cannot specify dataset exclusion (-X) on a non-recursive send."));
@@ -174,6 +176,9 @@ impl SendArgs {
         let from = self.base();
         if self.is_range() && from.is_some_and(|from| from.contains('#')) {
             return Err(Failure::failed("Error: multiple snapshots cannot be sent from a bookmark."));
+        }
+        if self.is_range() && self.redact.is_some() {
+            return Err(Failure::failed("Error: multiple snapshots cannot be sent redacted."));
         }
         Ok(())
     }
@@ -282,7 +287,7 @@ impl Sending<'_> {
             if self.args.verbose > 0 {
                 self.output.begin(&step.to, self.args.parsable);
             }
-            let names = (step.from.as_deref(), step.to.as_str());
+            let names = (self.args.names(step.from.as_deref()), step.to.as_str());
             self.source
                 .one(self.rq, names, self.args.flags(), Wanted::Stream { output: &mut self.output, from_point: None })
                 .await?;
@@ -303,14 +308,14 @@ impl Sending<'_> {
             compressed: args.compressed || state.forms.compressed,
             raw: args.raw || state.forms.raw,
         };
-        let (to, from) = self.source.resumed(self.rq, state).await?;
-        let names = (from.as_deref(), to.as_str());
+        let Resumed { to, from, redact } = self.source.resumed(self.rq, state).await?;
+        let names = (SendNames { from: from.as_deref(), redact: redact.as_deref() }, to.as_str());
         if args.estimates() {
             let announcer = Announcer { call: self.call, parsable: args.parsable, to_output: args.dry_run };
             announcer.token(state);
             let whole = self.source.one(self.rq, names, flags, Wanted::Estimate).await?;
             let rest = whole.saturating_sub(state.bytes);
-            announcer.stream(names.0, names.1, rest);
+            announcer.stream(names.0.from, names.1, rest);
             announcer.total(rest);
         }
         if args.dry_run {
@@ -367,19 +372,20 @@ impl Sending<'_> {
         let announcer = Announcer { call: self.call, parsable: self.args.parsable, to_output: self.args.dry_run };
         let mut total = 0u64;
         for step in steps {
-            let names = (step.from.as_deref(), step.to.as_str());
+            let names = (self.args.names(step.from.as_deref()), step.to.as_str());
             if !self.args.is_range() {
                 let bytes = self.source.one(self.rq, names, self.args.flags(), Wanted::Estimate).await?;
                 total = bytes;
                 if self.args.estimates() {
-                    announcer.stream(names.0, names.1, bytes);
+                    announcer.stream(names.0.from, names.1, bytes);
                 }
                 continue;
             }
             if self.args.estimates() {
                 // Of the first stream of a clone, OpenZFS says the size of the whole snapshot.
-                let from = names.0.filter(|_| step.is_next);
-                let bytes = self.source.one(self.rq, (from, names.1), self.args.flags(), Wanted::Estimate).await?;
+                let from = names.0.from.filter(|_| step.is_next);
+                let of = (self.args.names(from), names.1);
+                let bytes = self.source.one(self.rq, of, self.args.flags(), Wanted::Estimate).await?;
                 announcer.stream(from.and_then(|from| from.split('@').nth(1)), names.1, bytes);
                 total = total.saturating_add(bytes);
             }

@@ -5,7 +5,8 @@ use super::progress::Counter;
 use std::sync::Arc;
 use weir_dmu::ObjectSet;
 use weir_dsl::bookmarks::bookmarks;
-use weir_dsl::{Dataset, Dsl, ResumeState};
+use weir_dsl::redaction::redaction_snapshots;
+use weir_dsl::{Dataset, Dir, Dsl, ResumeState};
 use weir_engine::Engine;
 use weir_engine::sends::{KeptSnapshots, pool_features};
 use weir_format::ObjectId;
@@ -13,7 +14,7 @@ use weir_machine::Request;
 use weir_pool::{Pool, PoolError};
 use weir_send::estimate::estimate;
 use weir_send::replicate::{Range, Steps, steps};
-use weir_send::{Gathering, Output, PackagedDataset, PoolFeatures, SendError, SendFlags, SendPlan, gather};
+use weir_send::{Gathering, Output, PackagedDataset, PoolFeatures, SendError, SendFlags, SendNames, SendPlan, gather};
 
 /// The pool of the snapshots.
 pub enum Source<'a> {
@@ -31,6 +32,16 @@ pub struct Plan {
     /// The streams.
     pub steps: Steps,
     _kept: Option<KeptSnapshots>,
+}
+
+/// The names of an interrupted stream.
+pub struct Resumed {
+    /// The snapshot.
+    pub to: String,
+    /// The snapshot or bookmark that it is relative to.
+    pub from: Option<String>,
+    /// The redaction bookmark.
+    pub redact: Option<String>,
 }
 
 /// The wanted form of a stream.
@@ -97,7 +108,7 @@ impl Source<'_> {
     ///
     /// # Errors
     /// [`SendError::Refused`] if one is gone.
-    pub async fn resumed(&self, rq: &Request, state: &ResumeState) -> Result<(String, Option<String>), SendError> {
+    pub async fn resumed(&self, rq: &Request, state: &ResumeState) -> Result<Resumed, SendError> {
         match self {
             Source::Served(engine) => resumed(rq, &*engine.synced().dsl(rq).await.map_err(pool_error)?, state).await,
             Source::AtRest(pool) => resumed(rq, &pool.dsl, state).await,
@@ -111,18 +122,18 @@ impl Source<'_> {
     pub async fn one(
         &self,
         rq: &Request,
-        (from, to): (Option<&str>, &str),
+        (names, to): (SendNames<'_>, &str),
         flags: SendFlags,
         wanted: Wanted<'_>,
     ) -> Result<u64, SendError> {
         match self {
             Source::Served(engine) => {
                 let (sent, dsl) = engine.sends().hold(rq, to).await.map_err(pool_error)?;
-                let names = (from, sent.dataset.clone());
-                let plan = checked(rq, &dsl, names, &sent.set, (flags, sent.features)).await?;
+                let of = (names, sent.dataset.clone());
+                let plan = checked(rq, &dsl, of, &sent.set, (flags, sent.features)).await?;
+                let _lists = engine.sends().keep_lists(plan.redaction_lists());
                 if let Wanted::Estimate = wanted
-                    && let Some(bytes) =
-                        estimate(rq, &dsl, from, (&plan.to, &sent.set), flags.compressed || flags.raw).await?
+                    && let Some(bytes) = estimated(rq, &dsl, (names, flags), &plan, &sent.set).await?
                 {
                     return Ok(bytes);
                 }
@@ -135,10 +146,9 @@ impl Source<'_> {
                 let key = pool.loaded.get(&dataset.dir).cloned();
                 let set = pool.dsl.open_set(rq, &dataset, key).await?;
                 let features = pool_features(&pool.features);
-                let plan = checked(rq, &pool.dsl, (from, dataset), &set, (flags, features)).await?;
+                let plan = checked(rq, &pool.dsl, (names, dataset), &set, (flags, features)).await?;
                 if let Wanted::Estimate = wanted
-                    && let Some(bytes) =
-                        estimate(rq, &pool.dsl, from, (&plan.to, &set), flags.compressed || flags.raw).await?
+                    && let Some(bytes) = estimated(rq, &pool.dsl, (names, flags), &plan, &set).await?
                 {
                     return Ok(bytes);
                 }
@@ -174,7 +184,7 @@ async fn origin(rq: &Request, dsl: &Dsl, name: &str) -> Result<Option<String>, S
     }
 }
 
-async fn resumed(rq: &Request, dsl: &Dsl, state: &ResumeState) -> Result<(String, Option<String>), SendError> {
+async fn resumed(rq: &Request, dsl: &Dsl, state: &ResumeState) -> Result<Resumed, SendError> {
     let name = &state.to_name;
     let near = name.split('@').next().unwrap_or_default();
     let by_guid = async |guid| find_guid(rq, dsl, near, guid).await.map_err(pool_error);
@@ -185,27 +195,79 @@ async fn resumed(rq: &Request, dsl: &Dsl, state: &ResumeState) -> Result<(String
         };
         return Err(SendError::Refused(why));
     };
-    let Some(guid) = state.from_guid else { return Ok((to, None)) };
-    let mut from = by_guid(guid).await?;
-    if from.is_none() {
-        for dir in dsl.visible_dirs() {
-            let bookmarks = bookmarks(dsl, rq, &dsl.head(rq, dir).await?).await?;
-            from = bookmarks.into_iter().find(|named| named.bookmark.guid == guid).map(|named| named.name);
-            if from.is_some() {
-                break;
+    let redact = match &state.redact_snaps {
+        Some(guids) => {
+            let of = to.split('@').next().unwrap_or_default();
+            let dirs = dsl.dir_named(of).into_iter().collect();
+            let found = bookmark_like(rq, dsl, dirs, |_, snapshots| are_equal(guids, snapshots)).await?;
+            let why = || SendError::Refused("no appropriate redaction bookmark exists".to_owned());
+            Some(found.ok_or_else(why)?)
+        }
+        None => None,
+    };
+    let Some(guid) = state.from_guid else { return Ok(Resumed { to, from: None, redact }) };
+    let from = match &state.book_redact_snaps {
+        Some(guids) => {
+            let is_it = |of, snapshots: Option<&[u64]>| of == guid && are_equal(guids, snapshots);
+            bookmark_like(rq, dsl, dsl.visible_dirs(), is_it).await?
+        }
+        None => match by_guid(guid).await? {
+            Some(snapshot) => Some(snapshot),
+            None => bookmark_like(rq, dsl, dsl.visible_dirs(), |of, _| of == guid).await?,
+        },
+    };
+    match from {
+        Some(from) => Ok(Resumed { to, from: Some(from), redact }),
+        None => Err(SendError::Refused(format!("incremental source {guid:#x} no longer exists"))),
+    }
+}
+
+/// Whether a redaction list is one of these snapshots.
+fn are_equal(wanted: &[u64], snapshots: Option<&[u64]>) -> bool {
+    let sorted = |guids: &[u64]| {
+        let mut guids = guids.to_vec();
+        guids.sort_unstable();
+        guids
+    };
+    snapshots.is_some_and(|snapshots| sorted(snapshots) == sorted(wanted))
+}
+
+/// The first bookmark of these directories that fits: by its GUID, and the snapshots of its redaction list.
+async fn bookmark_like(
+    rq: &Request,
+    dsl: &Dsl,
+    dirs: Vec<&Dir>,
+    fits: impl Fn(u64, Option<&[u64]>) -> bool,
+) -> Result<Option<String>, SendError> {
+    for dir in dirs {
+        for named in bookmarks(dsl, rq, &dsl.head(rq, dir).await?).await? {
+            let snapshots = redaction_snapshots(dsl, rq, &named.bookmark).await?;
+            if fits(named.bookmark.guid, snapshots.as_deref()) {
+                return Ok(Some(named.name));
             }
         }
     }
-    match from {
-        Some(from) => Ok((to, Some(from))),
-        None => Err(SendError::Refused(format!("incremental source {guid:#x} no longer exists"))),
+    Ok(None)
+}
+
+/// Estimates the size of a stream; `None` if it has to be made for that, as one with a redaction list.
+async fn estimated(
+    rq: &Request,
+    dsl: &Dsl,
+    (names, flags): (SendNames<'_>, SendFlags),
+    plan: &SendPlan,
+    set: &Arc<ObjectSet>,
+) -> Result<Option<u64>, SendError> {
+    if plan.redaction_lists().next().is_some() {
+        return Ok(None);
     }
+    estimate(rq, dsl, names.from, (&plan.to, set), flags.compressed || flags.raw).await
 }
 
 async fn checked(
     rq: &Request,
     dsl: &Dsl,
-    names: (Option<&str>, Dataset),
+    names: (SendNames<'_>, Dataset),
     set: &Arc<ObjectSet>,
     options: (SendFlags, PoolFeatures),
 ) -> Result<SendPlan, SendError> {
