@@ -3,7 +3,6 @@
 //! A second snapshot of a dataset, a clone of a new snapshot, and a rollback to one need a later txg. OpenZFS's sync tasks
 //! answer EAGAIN and are repeated after the txg (`module/zfs/dsl_synctask.c`); so are these changes.
 
-use weir_dsl::sync_tasks::DslError;
 use weir_engine::Engine;
 use weir_pool::PoolError;
 
@@ -30,5 +29,5 @@ impl Attempts {
 
 /// Whether the change is possible in a later txg.
 fn is_too_early(error: &PoolError) -> bool {
-    matches!(error, PoolError::Dsl(DslError::Busy { why, .. }) if why.ends_with("created in this txg"))
+    matches!(error, PoolError::Dsl(error) if error.is_too_early())
 }

@@ -213,7 +213,7 @@ async fn child_of(
 }
 
 /// All children in a ZAP of children, sorted by name.
-async fn children_of(
+pub(crate) async fn children_of(
     rq: &Request,
     mos: &Arc<ObjectSet>,
     children: ObjectId,

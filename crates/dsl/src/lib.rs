@@ -192,6 +192,16 @@ impl Dsl {
         self.dir(*self.directories.names.get(name)?)
     }
 
+    /// The full names of a directory's children, sorted, also of those that were not read; without internal and hidden ones.
+    ///
+    /// # Errors
+    /// Errors of reading the ZAP of the children.
+    pub async fn child_names(&self, rq: &Request, dir: &Dir) -> Result<Vec<String>, ObjectError> {
+        let children = directories::children_of(rq, &self.mos, dir.phys.children).await?;
+        let names = children.into_iter().map(|(_, name)| format!("{}/{name}", dir.name));
+        Ok(names.filter(|name| !is_hidden(name)).collect())
+    }
+
     /// All directories that were read, a parent before its children, children by name.
     pub fn dirs(&self) -> Vec<&Dir> {
         let mut out = Vec::with_capacity(self.directories.dirs.len());

@@ -15,7 +15,7 @@ use weir_dsl::sync_tasks::DslError;
 use weir_dsl::{Dataset, Scope};
 use weir_format::zil::ZilHeader;
 use weir_format::{ObjectId, ObjsetId};
-use weir_machine::Request;
+use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
 use weir_zil as zil;
 
@@ -32,6 +32,17 @@ impl Drop for Closing {
 }
 
 impl Closing {
+    /// The close of a dataset that is not open.
+    pub(crate) fn none() -> Self {
+        Closing(None)
+    }
+
+    /// The close of an open dataset, of which the caller has closed the object set.
+    pub(crate) fn of(open: OpenSet) -> Self {
+        invariant!(open.set.is_closed(), "the object set of a dataset that is being closed is open");
+        Closing(Some(open))
+    }
+
     /// Ends the close with the result of its task; a failed task opens the dataset again.
     pub(crate) fn end<T>(mut self, done: Result<T, PoolError>) -> Result<T, PoolError> {
         if done.is_ok() {
@@ -50,12 +61,12 @@ pub(crate) async fn begin(engine: &Engine, name: &str) -> Result<Closing, PoolEr
         let rq = Request::internal("close");
         let found = engine.synced().dsl_of(&rq, name).await?.find(&rq, name).await;
         // The sync task reports a missing dataset.
-        let Ok(dataset) = found else { return Ok(Closing(None)) };
+        let Ok(dataset) = found else { return Ok(Closing::none()) };
         dataset.objset()
     };
-    let Some(open) = engine.sets.get(id) else { return Ok(Closing(None)) };
+    let Some(open) = engine.sets.get(id) else { return Ok(Closing::none()) };
     open.set.close(true);
-    let closing = Closing(Some(open.clone()));
+    let closing = Closing::of(open.clone());
     if open.contents.is_some_and(|contents| contents.is_used()) {
         return busy();
     }

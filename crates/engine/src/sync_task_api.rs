@@ -7,17 +7,17 @@ use super::closing::{clear_log, close};
 use super::datasets::policy_for;
 use super::keys::{self, Encryption};
 use super::syncing::TxgSync;
-use super::{Engine, closing};
+use super::{Engine, Program, closing, program};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_dmu::live::{Policy, TxAdmission};
 use weir_dmu::{ObjectSet, Opening};
-use weir_dsl::Scope;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{
     DslSyncContext, Kind, NewDataset, bookmark, branch, create, destroy, destroy_head, history, hold, key, promote,
     rename, rollback, snapshot,
 };
+use weir_dsl::{MountedFileSystems, Scope};
 use weir_format::ObjsetId;
 use weir_machine::{Request, invariant};
 use weir_pool::error::PoolError;
@@ -275,6 +275,28 @@ impl Engine {
         .await
     }
 
+    /// Runs a program in one txg, with all other changes of datasets kept out ([`super::program`]). Returns its result when the txg
+    /// is stable. File systems in `mounted` can be neither destroyed nor rolled back.
+    ///
+    /// # Errors
+    /// [`PoolError::Suspended`]: a change failed after its first write, or the txg cannot be written.
+    pub async fn run_program<T: Send + 'static>(
+        &self,
+        mounted: MountedFileSystems,
+        program: impl Program<T>,
+    ) -> Result<T, PoolError> {
+        let (value, has_changed) = self
+            .sync_task(move |syncing: &mut TxgSync<'_>| {
+                Box::pin(async move { Ok(program::run(syncing, mounted, program).await) })
+            })
+            .await?;
+        if has_changed {
+            self.changed.note_all();
+            self.properties().renew(&Request::internal("program"), Scope::All).await?;
+        }
+        Ok(value)
+    }
+
     /// Appends an administrator's command to the pool's history, in the next txg, without waiting for it: what the command
     /// did is stable already (`spa_history_log_nvl`). [`Engine::sync`] makes the history complete.
     ///
@@ -292,7 +314,7 @@ impl Engine {
 }
 
 /// Drops keys of encryption roots that the task moved or destroyed.
-async fn drop_orphaned_keys(syncing: &TxgSync<'_>) -> Result<(), PoolError> {
+pub(crate) async fn drop_orphaned_keys(syncing: &TxgSync<'_>) -> Result<(), PoolError> {
     let engine = syncing.engine;
     if engine.keys.is_empty() {
         return Ok(());

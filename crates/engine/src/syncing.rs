@@ -163,10 +163,8 @@ impl TxgSync<'_> {
         self.sync_sets().await?;
         for job in self.engine.queue.take(self.txg()) {
             answers.extend(job(self).await?);
-            // Sync new sets first, so that a snapshot of them in the next task has their contents.
-            for set in std::mem::take(&mut self.made) {
-                self.sync_set(&set).await?;
-            }
+            // First, so that a snapshot of new sets in the next task has their contents.
+            self.sync_made().await?;
         }
         if let Some(what) = self.core.given_up.take() {
             return Err(PoolError::Refused { what });
@@ -265,6 +263,14 @@ impl TxgSync<'_> {
             if let Some(point) = open.received.as_ref().and_then(|points| points.take(txg)) {
                 receive::save_point(&mut self.change, ObjectId(open.set.id().0), &point).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Writes the object sets that the current task created.
+    pub(crate) async fn sync_made(&mut self) -> Result<(), PoolError> {
+        for set in std::mem::take(&mut self.made) {
+            self.sync_set(&set).await?;
         }
         Ok(())
     }

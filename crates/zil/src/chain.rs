@@ -106,6 +106,12 @@ impl Chain {
         self.header.log.is_hole() && self.blocks.is_empty() && self.destroy.is_none() && self.replayed.is_empty()
     }
 
+    /// Whether the header leads to all blocks, and none was allocated after the txg `synced`, the last of [`Chain::sync`].
+    pub fn is_synced(&self, synced: Txg) -> bool {
+        let is_led_to = !self.header.log.is_hole() || self.blocks.is_empty();
+        is_led_to && self.destroy.is_none() && self.blocks.iter().all(|block| block.allocated <= synced)
+    }
+
     /// Next block to write; `None` if the chain has to be started first.
     pub fn fresh(&self) -> Option<BlockPointer> {
         self.blocks.back().filter(|b| b.step == Step::Fresh && !self.ended).map(|b| b.pointer)

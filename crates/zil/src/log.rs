@@ -341,6 +341,17 @@ impl Zil {
         !in_progress && !waits && state.lists.has_no_txg() && state.chain.is_unused()
     }
 
+    /// Stops writing blocks as [`Zil::shut`], in the syncing context of `syncing` after [`Zil::sync`], without waiting. Returns
+    /// whether it did: not while a block is being written, and not if the header that [`Zil::sync`] returned does not lead to all
+    /// blocks, or one of them was allocated in a later txg.
+    pub fn shut_if_synced(&self, syncing: Txg) -> bool {
+        let mut state = self.state();
+        let is_idle = !state.writing && state.chain.last_in_flight().is_none();
+        let shuts = is_idle && state.chain.is_synced(syncing);
+        state.suspended |= shuts;
+        shuts
+    }
+
     /// Resumes writing blocks (`zil_resume`).
     pub fn reopen(&self) {
         self.state().suspended = false;

@@ -143,6 +143,27 @@ fn blocks_keep_their_numbers_while_stable_ones_are_freed() {
     assert_eq!((chain.written_up_to(), chain.last_in_flight()), (6, None));
 }
 
+/// A log can be shut in the syncing context of a txg only if that leads to all its blocks.
+#[test]
+fn a_chain_that_goes_beyond_its_txg_is_not_synced() {
+    let block = || {
+        let mut words = [0; 16];
+        words[1] = 2;
+        BlockPointer::from_words(words)
+    };
+    let mut chain = Chain::new(ZilHeader::default());
+    assert!(chain.is_synced(Txg(1)), "a log without blocks");
+    chain.begin(block(), Txg(1));
+    assert!(!chain.is_synced(Txg(1)), "no header leads to the first block");
+    drop(chain.sync(Txg(1)));
+    assert!(chain.is_synced(Txg(1)));
+    assert_eq!(chain.issue(Txg(2), Txg(2), Some(block())), Some(0));
+    assert!(!chain.is_synced(Txg(1)), "the successor was allocated in a later txg");
+    assert!(chain.is_synced(Txg(2)));
+    chain.destroy(Txg(3), None, Vec::new());
+    assert!(!chain.is_synced(Txg(2)), "the blocks are freed by another txg");
+}
+
 /// Records after a change without a record are withheld until its txg has synced.
 #[test]
 fn a_change_without_a_record_withholds_later_records() {

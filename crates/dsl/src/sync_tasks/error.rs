@@ -118,6 +118,12 @@ impl DslError {
         DslError::Missing { name: name.to_owned() }
     }
 
+    /// Whether the change is impossible only in the txg in which another one has just changed the dataset: a second snapshot, a
+    /// clone of a new snapshot, a rollback to one (EAGAIN of OpenZFS's sync tasks).
+    pub fn is_too_early(&self) -> bool {
+        matches!(self, DslError::Busy { why, .. } if why.ends_with("created in this txg"))
+    }
+
     pub(crate) fn exists(name: &str) -> Self {
         DslError::Exists { name: name.to_owned() }
     }

@@ -27,6 +27,9 @@ const MAX_VALUE_LEN: usize = 8191;
 /// Maximum length of a user property's name in bytes.
 const MAX_NAME_LEN: usize = 255;
 
+/// Settings by property.
+type Settings = [(String, Setting)];
+
 /// Operation on a property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
@@ -293,20 +296,21 @@ async fn set_checked(
     history::log(cx, name, found.id, operation, &format!("{property}={value}")).await
 }
 
+/// Checks that a dataset's properties may have these settings. Errors: as [`set_properties`].
+pub async fn check_settings(cx: &mut DslSyncContext<'_>, name: &str, settings: &Settings) -> Result<(), DslError> {
+    for (property, setting) in settings {
+        check_property(cx, name, property, setting).await?;
+    }
+    check_limits(cx, name, settings).await
+}
+
 /// Sets several properties; checks all of them before it sets the first.
 ///
 /// # Errors
 /// [`DslError::Property`] (unknown, computed, of another kind, too long), [`DslError::Feature`], [`DslError::Space`] (a quota below
 /// the used bytes, a reservation above the available bytes), before anything was changed.
-pub async fn set_properties(
-    cx: &mut DslSyncContext<'_>,
-    name: &str,
-    settings: &[(String, Setting)],
-) -> Result<(), DslError> {
-    for (property, setting) in settings {
-        check_property(cx, name, property, setting).await?;
-    }
-    check_limits(cx, name, settings).await?;
+pub async fn set_properties(cx: &mut DslSyncContext<'_>, name: &str, settings: &Settings) -> Result<(), DslError> {
+    check_settings(cx, name, settings).await?;
     for (property, setting) in settings {
         set_checked(cx, name, property, setting).await?;
     }

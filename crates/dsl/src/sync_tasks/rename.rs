@@ -136,12 +136,21 @@ async fn check_rename_snapshot(
     Ok((found, head))
 }
 
-/// Renames snapshots (full names) to other names after the `@`, all or none; at most one per dataset.
+/// A snapshot to rename with the fields of its head, and the new name after the `@`.
+type SnapshotRename<'n> = (Found, DslDataset, &'n String);
+
+/// Checks that snapshots (full names) may have other names after the `@`; at most one per dataset.
 ///
 /// # Errors
-/// [`DslError::Missing`], [`DslError::Exists`], [`DslError::Name`], [`DslError::Kind`] (two of one dataset),
-/// before anything was changed.
-pub async fn rename_snapshots(cx: &mut DslSyncContext<'_>, names: &[(String, String)]) -> Result<(), DslError> {
+/// [`DslError::Missing`], [`DslError::Exists`], [`DslError::Name`], [`DslError::Kind`] (two of one dataset).
+pub async fn check_rename_snapshots(cx: &mut DslSyncContext<'_>, names: &[(String, String)]) -> Result<(), DslError> {
+    plan_renames(cx, names).await.map(drop)
+}
+
+async fn plan_renames<'n>(
+    cx: &mut DslSyncContext<'_>,
+    names: &'n [(String, String)],
+) -> Result<Vec<SnapshotRename<'n>>, DslError> {
     let mut plan = Vec::with_capacity(names.len());
     let mut seen = BTreeSet::new();
     for (from, to) in names {
@@ -151,7 +160,15 @@ pub async fn rename_snapshots(cx: &mut DslSyncContext<'_>, names: &[(String, Str
         }
         plan.push((found, head, to));
     }
-    for (found, head, to) in plan {
+    Ok(plan)
+}
+
+/// Renames snapshots (full names) to other names after the `@`, all or none; at most one per dataset.
+///
+/// # Errors
+/// Those of [`check_rename_snapshots`], before anything was changed.
+pub async fn rename_snapshots(cx: &mut DslSyncContext<'_>, names: &[(String, String)]) -> Result<(), DslError> {
+    for (found, head, to) in plan_renames(cx, names).await? {
         history::log(cx, &found.name, found.id, "rename", &format!("-> @{to}")).await?;
         let old = found.name.split_once('@').map_or("", |(_, name)| name);
         let how = matching(&head);
