@@ -12,6 +12,7 @@ use crate::change::{Author, Change};
 use crate::destroy::Destruction;
 use crate::observation::observe;
 use crate::pool::{self, FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
+use crate::program::{LuaProgram, ProgramEnd};
 use crate::properties::JsonKind;
 use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
@@ -70,6 +71,8 @@ pub enum Action {
     },
     /// Finds what a destruction would destroy.
     Plan(Destruction),
+    /// Runs a program in one txg.
+    Program(LuaProgram),
     /// Finds the kind of a dataset or snapshot.
     Kind {
         /// Full name.
@@ -108,6 +111,8 @@ pub enum Outcome {
     /// The kind of a dataset.
     #[serde(with = "JsonKind")]
     Kind(DatasetKind),
+    /// How a program ended; what it changed is on stable storage.
+    Program(Box<ProgramEnd>),
     /// All rows of a query were sent.
     Rows,
 }
@@ -216,6 +221,13 @@ impl Action {
                 let names = plan.into_iter().flat_map(|step| step.snapshots.into_iter().chain(step.head)).collect();
                 Ok(Outcome::Destroys { names, reclaimed_bytes: destruction.reclaimed_bytes(engine).await? })
             }
+            Action::Program(program) => {
+                let end = host.run_program(program, author.monitor.clone()).await?;
+                if matches!(end, ProgramEnd::Returned(_)) {
+                    author.record(engine)?;
+                }
+                Ok(Outcome::Program(Box::new(end)))
+            }
             Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
         }
     }
@@ -223,7 +235,8 @@ impl Action {
     /// Whether the action changes what the pool stores.
     fn changes_pool(&self) -> bool {
         match self {
-            Action::Change(_) | Action::ChangeWithoutMounts(_) => true,
+            // As in OpenZFS, also a program that changes nothing.
+            Action::Change(_) | Action::ChangeWithoutMounts(_) | Action::Program(_) => true,
             Action::Pool(change) => !matches!(change, PoolChange::Sync { .. } | PoolChange::Clear { .. }),
             Action::Process(change) => !matches!(change, ProcessChange::Close { destroyed: false, .. }),
             _ => false,

@@ -26,6 +26,7 @@ mod mounting;
 mod observation;
 mod pool;
 mod problem;
+mod program;
 mod properties;
 mod query;
 mod refusal;
@@ -47,6 +48,7 @@ pub use mounting::{MountChange, MountEffect};
 pub use observation::observe;
 pub use pool::{FreeingProgress, Host, PoolChange, ProcessChange, ScrubProgress};
 pub use problem::{FoundStates, OpenErrors, Problem, Unopened, problem_of_found};
+pub use program::{Bytes, LuaProgram, ProgramEnd, ProgramFailure, ProgramFailureKind, ProgramValue};
 pub use query::{
     AccountProperty, ChangeKind, CheckpointStatus, DatasetRow, DatasetsQuery, DedupBucket, DedupStatus, DedupSums,
     DiffQuery, DifferenceRow, EventField, EventRow, EventValue, EventsQuery, ExpansionStatus, FilePath, HealthReason,

@@ -63,6 +63,11 @@ impl ChangeMonitor {
         Err(Refusal::new(RefusalKind::Canceled, why))
     }
 
+    /// Whether the change is canceled.
+    pub fn is_canceled(&self) -> bool {
+        self.0.is_canceled.load(Ordering::Relaxed)
+    }
+
     /// Sets the number of parts that are left; those that are done count in addition.
     pub(crate) fn plan(&self, left: usize) {
         self.0.all.store(self.0.done.load(Ordering::Relaxed) + left as u64, Ordering::Relaxed);

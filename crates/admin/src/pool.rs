@@ -1,7 +1,9 @@
 //! Commands on a pool as a whole, and on the process that has it open.
 
 use crate::change::Author;
+use crate::monitor::ChangeMonitor;
 use crate::mounting::{MountChange, MountEffect};
+use crate::program::{LuaProgram, ProgramEnd};
 use crate::properties::JsonVdevSetting;
 use crate::query::find_vdevs;
 use crate::refusal::{Refusal, RefusalKind};
@@ -200,6 +202,16 @@ pub trait Host: Sync {
         _suspended: Vec<u64>,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Runs a program in one txg. `monitor` tells whether its caller cancels it. The default is for processes without an
+    /// interpreter.
+    ///
+    /// # Errors
+    /// If the pool cannot run it. The failure of a program is no error here.
+    fn run_program(&self, _program: LuaProgram, _monitor: ChangeMonitor) -> BoxFuture<'_, Result<ProgramEnd, Refusal>> {
+        let why = "this process has no interpreter for programs";
+        Box::pin(std::future::ready(Err(Refusal::new(RefusalKind::Pool, why))))
     }
 
     /// Closes the pool and ends the process; returns when the devices are unlocked.

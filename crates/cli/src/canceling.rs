@@ -1,4 +1,4 @@
-//! Changes that the user can end with Ctrl-C: they consist of many sync tasks, and end between two of them.
+//! Changes that the user can end with Ctrl-C: they consist of many sync tasks, and end between two of them, or run a program.
 //!
 //! ```text
 //!   in this process                  Ctrl-C ─► ChangeMonitor::cancel
@@ -19,9 +19,14 @@ use weir_admin::{Action, Change, ChangeMonitor, ChangeProgress};
 /// Interval at which progress is shown, and a client that has gone away is noticed.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Whether an action checks between its sync tasks whether it is canceled.
+/// Whether an action checks from time to time whether it is canceled.
 pub fn can_be_canceled(action: &Action) -> bool {
-    matches!(action, Action::Change(Change::Destroy { .. }) | Action::ChangeWithoutMounts(Change::Destroy { .. }))
+    let is_destroy = |change: &Change| matches!(change, Change::Destroy { .. });
+    match action {
+        Action::Change(change) | Action::ChangeWithoutMounts(change) => is_destroy(change),
+        Action::Program(_) => true,
+        _ => false,
+    }
 }
 
 /// Ctrl-C of the user of this process.

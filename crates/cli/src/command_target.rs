@@ -92,7 +92,8 @@ impl<'a> CommandTarget<'a> {
     /// # Errors
     /// If the pool cannot be reached. A refusal is not an error here.
     pub fn attempt(&self, action: Action) -> Result<Result<Outcome, Refusal>, Failure> {
-        let changes = matches!(action, Action::Change(_) | Action::ChangeWithoutMounts(_) | Action::Pool(_));
+        let changes =
+            matches!(action, Action::Change(_) | Action::ChangeWithoutMounts(_) | Action::Pool(_) | Action::Program(_));
         let is_of_pool = matches!(action, Action::Process(_) | Action::Pool(_));
         let line = match &action {
             Action::Process(_) => self.call.line(),

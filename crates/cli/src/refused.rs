@@ -10,7 +10,6 @@ const POWER: &str = "Weir does not switch the power of enclosure slots";
 pub const COMMANDS: &[(&str, &str)] = &[
     ("zpool ddtprune", "the dedup tables that Weir makes hold no ages of entries"),
     ("zfs jail", "only FreeBSD has jails"),
-    ("zfs program", "Weir runs no Lua programs; a script of zfs commands, each atomic by itself, does the work"),
     ("zfs rewrite", "not supported yet; 'cp' and 'mv' write a file anew"),
     ("zfs unjail", "only FreeBSD has jails"),
     ("zfs unzone", "Weir has no module in the kernel, to which user namespaces could be attached"),

@@ -18,7 +18,7 @@ use crate::turn::in_turn_of;
 use futures_util::future::BoxFuture;
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_admin::{MountEffect, Query, Refusal, Row};
+use weir_admin::{ChangeMonitor, LuaProgram, MountEffect, ProgramEnd, Query, Refusal, Row};
 use weir_engine::read_only::READ_ONLY;
 use weir_engine::{DirtyLimits, Engine, Host, ImportOptions};
 use weir_machine::Machine;
@@ -354,6 +354,13 @@ impl weir_admin::Host for WritablePool {
                 Some(served_pool) => served_pool.settle_mounts(effect, leaves_mounts, suspended).await,
                 None => Ok(()),
             }
+        })
+    }
+
+    fn run_program(&self, program: LuaProgram, monitor: ChangeMonitor) -> BoxFuture<'_, Result<ProgramEnd, Refusal>> {
+        Box::pin(async move {
+            let mounted = self.served_pool().map(|served_pool| served_pool.mounts.mounted()).unwrap_or_default();
+            Ok(weir_program::run(&self.engine, mounted, program, monitor).await?)
         })
     }
 

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use weir_admin::{Host, MountEffect, OpenPool, Refusal};
+use weir_admin::{ChangeMonitor, Host, LuaProgram, MountEffect, OpenPool, ProgramEnd, Refusal};
 use weir_analytics::{ConnectionFacts, LinkFacts, Sample};
 use weir_daemon::{Exports, Service};
 use weir_engine::resilver::ResilverWatch;
@@ -118,6 +118,13 @@ impl Host for ServingHost {
         suspended: Vec<u64>,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
         Box::pin(self.0.settle_mounts(effect, leaves_mounts, suspended))
+    }
+
+    fn run_program(&self, program: LuaProgram, monitor: ChangeMonitor) -> BoxFuture<'_, Result<ProgramEnd, Refusal>> {
+        Box::pin(async move {
+            let mounted = self.0.mounts.mounted();
+            Ok(weir_program::run(&self.0.engine, mounted, program, monitor).await?)
+        })
     }
 
     fn close(&self, destroyed: bool) -> BoxFuture<'_, Result<(), String>> {

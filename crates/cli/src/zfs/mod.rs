@@ -11,6 +11,7 @@ mod keys;
 mod list;
 pub mod mount;
 mod mount_helper;
+mod program;
 mod project;
 mod property_list;
 mod receive;
@@ -61,6 +62,7 @@ enum ZfsCommand {
     Mount(mount::MountArgs),
     #[command(name = "mount.zfs", hide = true)]
     MountHelper(mount_helper::MountHelperArgs),
+    Program(program::ProgramArgs),
     Project(project::ProjectArgs),
     Projectspace(userspace::ProjectspaceArgs),
     Promote(snapshot::PromoteArgs),
@@ -114,6 +116,7 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::LoadKey(args) => keys::load(call, args),
         ZfsCommand::Mount(args) => mount::mount(call, args),
         ZfsCommand::MountHelper(args) => mount_helper::run(call, args),
+        ZfsCommand::Program(args) => program::run(call, args),
         ZfsCommand::Project(args) => project::run(call, args),
         ZfsCommand::Projectspace(args) => userspace::of_projects(call, args),
         ZfsCommand::Promote(args) => snapshot::promote(call, args),

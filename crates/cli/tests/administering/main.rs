@@ -12,6 +12,7 @@ mod initialize_trim;
 mod labels;
 mod other_programs;
 mod prefetch;
+mod program;
 mod queries;
 mod rebuild;
 mod remove;
