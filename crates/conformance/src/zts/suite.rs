@@ -6,7 +6,7 @@ use crate::JudgeError;
 use crate::kill::failed;
 
 /// The groups of the table, as folders below `tests/functional`.
-pub(super) const GROUPS: [&str; 20] = [
+pub(super) const GROUPS: [&str; 21] = [
     "cli_root",
     "cli_user",
     "snapshot",
@@ -25,6 +25,7 @@ pub(super) const GROUPS: [&str; 20] = [
     "userquota",
     "refquota",
     "bclone",
+    "channel_program",
     "dedup",
     "slog",
 ];
