@@ -67,7 +67,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// How long an operation is repeated before it fails.
     pub deadline: Duration,
-    /// How long a request that was not answered may still be executed: S3 refuses signatures that are 15 minutes old.
+    /// How long a request that was not answered may still be executed, unless the store says otherwise: S3 refuses signatures
+    /// that are 15 minutes old.
     pub request_life: Duration,
     /// Times of the lease.
     pub lease: LeaseTimes,

@@ -5,15 +5,14 @@
 
 use crate::core::{Core, Settings};
 use crate::counters::{Counters, Counts, KINDS, Kind};
-use crate::folder::FolderStore;
 use crate::io::StoreDisk;
 use crate::lease::{self, Lease};
 use crate::prices::Prices;
 use crate::probe::probe;
 use crate::record::{Holder, KEY, Record};
-use crate::remote::S3Store;
+use crate::remote::open_store;
 use crate::requests::Requests;
-use crate::store::{Condition, Etag, Store};
+use crate::store::{Condition, Etag};
 use crate::url::{DEFAULT_OBJECT_BYTES, DiskUrl, FORMS, Scheme, StoreUrl, is_url_path};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -134,10 +133,7 @@ impl StoreDisks {
 
     fn requests(&self, url: &StoreUrl) -> Result<Arc<Requests>, String> {
         let runtime = self.runtime()?;
-        let store: Arc<dyn Store> = match url.scheme {
-            Scheme::S3 => Arc::new(S3Store::new(url)?),
-            Scheme::File => Arc::new(FolderStore::new(PathBuf::from(&url.prefix), runtime.threads)),
-        };
+        let store = open_store(url, runtime.threads)?;
         let counters = self.counters.lock().entry(url.to_string()).or_default().clone();
         Ok(Arc::new(Requests::counted(store, runtime.clock, TIMEOUT, counters)))
     }

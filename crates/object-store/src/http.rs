@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::{StatusCode, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{Connected, Connection};
@@ -26,6 +26,8 @@ use weir_machine::lock::Mutex;
 
 /// Most bytes of an error's body that are read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
+/// Most characters of each part of an error's text.
+const MAX_TEXT: usize = 200;
 /// Connections without a request are closed after this time: before servers close them.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -183,15 +185,24 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
     at.to_string()
 }
 
-/// `<Code>` and `<Message>` of an error in XML: the rest may have parts of the request's signature.
-fn code_and_message(body: &[u8]) -> String {
+/// Azure's header with the code of an error, also where an answer has no body.
+const ERROR_CODE: &str = "x-ms-error-code";
+
+/// `<Code>` and `<Message>` of an error in XML: the rest may have parts of the request's signature. Without them, the code
+/// in the headers.
+fn code_and_message(headers: &HeaderMap, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let element = |name: &str| {
         let (_, rest) = text.split_once(&format!("<{name}>"))?;
         let (value, _) = rest.split_once(&format!("</{name}>"))?;
-        Some(value.chars().filter(|c| !c.is_control()).take(200).collect::<String>())
+        Some(value.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect::<String>())
     };
-    [element("Code"), element("Message")].into_iter().flatten().collect::<Vec<_>>().join(": ")
+    let found = [element("Code"), element("Message")].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    if !found.is_empty() {
+        return found;
+    }
+    let code = headers.get(ERROR_CODE).and_then(|code| code.to_str().ok()).unwrap_or_default();
+    code.chars().take(MAX_TEXT).collect()
 }
 
 impl Http {
@@ -212,19 +223,18 @@ impl Http {
             Ok(body) => body.to_bytes(),
             Err(_) => Bytes::new(),
         };
-        slot.put(Outcome { status: Some(parts.status), why: code_and_message(&body) });
+        slot.put(Outcome { status: Some(parts.status), why: code_and_message(&parts.headers, &body) });
         Ok(HttpResponse::from_parts(parts, body.into()))
     }
 
-    /// Sends a request without a body, and returns its status.
+    /// Sends a request whose answer has no body that matters, and returns its status.
     ///
     /// # Errors
     /// As an [`Outcome`] without a status.
-    pub async fn bare(&self, request: http::Request<()>) -> Outcome {
+    pub async fn bare(&self, mut request: HttpRequest) -> Outcome {
         let slot = Slot::default();
-        let (mut parts, ()) = request.into_parts();
-        parts.extensions.insert(slot.clone());
-        let _ = self.send(HttpRequest::from_parts(parts, HttpRequestBody::empty())).await;
+        request.extensions_mut().insert(slot.clone());
+        let _ = self.send(request).await;
         slot.take().unwrap_or_default()
     }
 }

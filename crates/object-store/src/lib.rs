@@ -1,8 +1,8 @@
-//! Disks in object stores: a disk is cut into objects of one size, in a bucket of S3 or in a folder.
+//! Disks in object stores: a disk is cut into objects of one size, in a bucket of S3, Azure or Google, or in a folder.
 //!
 //! ```text
 //!   StoreDisks (weir_machine::Disks) ── URL ─► Handle ─► Core ── settle, load, remove ─► Requests ─► Store
-//!        │                                                │                                ├─ S3Store (object_store, hyper)
+//!        │                                                │                                ├─ RemoteStore (object_store, hyper)
 //!        └─ other paths ─► the disks of the machine       └─ Lease: the record             └─ FolderStore
 //! ```
 //!
@@ -21,12 +21,14 @@
 //! pool. Unconditional DELETE: one that arrives late deletes what was written since; at stores without conditional deletion
 //! objects stay.
 
+mod azure;
 pub mod core;
 pub mod counters;
 pub mod credentials;
 pub mod disks;
 pub mod folder;
 pub mod fuzz;
+mod google;
 mod http;
 pub mod io;
 pub mod lease;
@@ -36,6 +38,7 @@ pub mod probe;
 pub mod record;
 pub mod remote;
 pub mod requests;
+mod s3;
 pub mod store;
 mod transfer;
 pub mod url;
@@ -43,4 +46,5 @@ pub mod url;
 pub use core::{Bug, Core, Settings};
 pub use disks::{StoreDisks, open_writer, with_stores};
 pub use prices::Prices;
+pub use remote::open_store;
 pub use url::{DiskUrl, StoreUrl, UrlError, is_url, is_url_path};

@@ -129,7 +129,7 @@ impl EntryText {
         let url = &self.url;
         let at = |why: String| format!("url = \"{url}\": {why}");
         if !SCHEMES.iter().any(|(scheme, _)| url.starts_with(scheme)) {
-            return Err(at("it has to begin with s3:// or file://".into()));
+            return Err(at("it has to begin with s3://, az://, gs:// or file://".into()));
         }
         let is_code = !self.currency.is_empty()
             && self.currency.len() <= 8

@@ -70,6 +70,21 @@ impl Requests {
         self.store.place(key)
     }
 
+    /// [`Store::never`].
+    pub fn never(&self) -> Etag {
+        self.store.never()
+    }
+
+    /// [`Store::request_life`].
+    pub fn request_life(&self) -> Option<Duration> {
+        self.store.request_life()
+    }
+
+    /// [`Store::deletes_late`].
+    pub fn deletes_late(&self) -> bool {
+        self.store.deletes_late()
+    }
+
     /// Repetitions until `limit` from now.
     pub fn attempts(&self, limit: Duration) -> Attempts<'_> {
         Attempts { requests: self, deadline: self.clock.now() + limit, pause: FIRST_PAUSE }

@@ -9,9 +9,11 @@ use futures_util::future::BoxFuture;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use thiserror::Error;
 
-/// Entity tag: changes whenever the bytes of an object change. Two versions with equal bytes may have the same.
+/// Tag of a version, which conditions name: the entity tag (ETag), with Google the generation. It changes whenever the bytes of an
+/// object change. Two versions with equal bytes may have the same.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Etag(Arc<str>);
 
@@ -104,4 +106,18 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError`]; [`StoreError::Precondition`] also if there is no object.
     fn delete(&self, key: String, etag: Etag) -> Answer<'_, ()>;
+    /// A tag that no version of an object has, in this store's form.
+    fn never(&self) -> Etag {
+        Etag::new("\"00000000000000000000000000000000\"")
+    }
+    /// How long the store may still execute a request that was not answered; `None` if the settings of the disk say it
+    /// ([`crate::core::Settings::request_life`]).
+    fn request_life(&self) -> Option<Duration> {
+        None
+    }
+    /// Whether a DELETE may still be executed after the lease of its sender has expired. Then it is harmless only if no tag
+    /// comes back, which is tested at creation.
+    fn deletes_late(&self) -> bool {
+        false
+    }
 }

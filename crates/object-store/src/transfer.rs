@@ -140,7 +140,8 @@ impl Core {
         if self.has(Bug::ForgetsUnanswered) {
             return;
         }
-        let until = self.clock.now() + self.settings.request_life;
+        let life = self.requests.request_life().unwrap_or(self.settings.request_life);
+        let until = self.clock.now() + life;
         self.state().change(index, |object| object.unanswered.push(Unanswered { base, until }));
     }
 

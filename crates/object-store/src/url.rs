@@ -1,4 +1,4 @@
-//! URLs of disks in object stores: `s3://BUCKET/PREFIX`, `file:///FOLDER`.
+//! URLs of disks in object stores: `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX`, `gs://BUCKET/PREFIX`, `file:///FOLDER`.
 //!
 //! The part after `?` says how a new disk is made, and is no part of the disk's name: `size=100G&object=1M`.
 
@@ -11,15 +11,21 @@ use thiserror::Error;
 pub enum Scheme {
     /// S3, or a server that speaks its protocol.
     S3,
+    /// Azure Blob Storage; the account is in the environment.
+    Azure,
+    /// Google Cloud Storage.
+    Google,
     /// A folder of this machine.
     File,
 }
 
 /// Prefixes of URLs.
-pub(crate) const SCHEMES: [(&str, Scheme); 2] = [("s3://", Scheme::S3), ("file://", Scheme::File)];
+pub(crate) const SCHEMES: [(&str, Scheme); 4] =
+    [("s3://", Scheme::S3), ("az://", Scheme::Azure), ("gs://", Scheme::Google), ("file://", Scheme::File)];
 
 /// The forms that are accepted, for messages.
-pub const FORMS: &str = "s3://BUCKET/PREFIX or file:///FOLDER, and for a new disk ?size=SIZE[&object=SIZE]";
+pub const FORMS: &str = "s3://BUCKET/PREFIX, az://CONTAINER/PREFIX, gs://BUCKET/PREFIX or file:///FOLDER, and for a new disk \
+                         ?size=SIZE[&object=SIZE]";
 
 /// Least and greatest size of objects in bytes.
 pub const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=16 << 20;
@@ -35,7 +41,7 @@ const MAX_LEN: usize = 1024;
 pub struct StoreUrl {
     /// Kind of store.
     pub scheme: Scheme,
-    /// Bucket; empty for a folder.
+    /// Bucket, or container of Azure; empty for a folder.
     pub bucket: String,
     /// Names below it, joined by `/`, without a slash at the end; the absolute path of a folder.
     pub prefix: String,
@@ -97,7 +103,7 @@ impl fmt::Display for StoreUrl {
         let scheme = SCHEMES.iter().find(|(_, scheme)| *scheme == self.scheme).map_or("", |(text, _)| text);
         match self.scheme {
             Scheme::File => write!(f, "{scheme}{}", self.prefix),
-            Scheme::S3 => write!(f, "{scheme}{}/{}", self.bucket, self.prefix),
+            Scheme::S3 | Scheme::Azure | Scheme::Google => write!(f, "{scheme}{}/{}", self.bucket, self.prefix),
         }
     }
 }
@@ -139,10 +145,10 @@ impl DiskUrl {
             return Err(wrong("has an empty name, '.' or '..'"));
         }
         if scheme != Scheme::File && bucket.is_empty() {
-            return Err(wrong("names no bucket"));
+            return Err(wrong("names no bucket or container"));
         }
         if scheme != Scheme::File && prefix.is_empty() {
-            return Err(wrong("names no prefix in the bucket"));
+            return Err(wrong("names no prefix in the bucket or container"));
         }
         let url = StoreUrl { scheme, bucket: bucket.to_owned(), prefix: prefix.to_owned() };
         let mut out = DiskUrl { url, size_bytes: None, object_bytes: None };
@@ -187,7 +193,7 @@ mod tests {
         let parsed = DiskUrl::parse("s3://b/a/tank/?size=100G&object=256K").unwrap();
         assert_eq!(parsed.url.to_string(), "s3://b/a/tank");
         assert_eq!((parsed.size_bytes, parsed.object_bytes), (Some(100 << 30), Some(256 << 10)));
-        for text in ["s3://b/p", "s3://b/p/q", "file:///d/e"] {
+        for text in ["s3://b/p", "s3://b/p/q", "az://c/p", "gs://b/p/q", "file:///d/e"] {
             assert_eq!(StoreUrl::parse(text).unwrap().to_string(), text);
             assert!(is_url(text));
         }
@@ -202,6 +208,12 @@ mod tests {
             ("s3://b", "names no prefix"),
             ("s3://b//p", "an empty name"),
             ("s3://b/../p", "'..'"),
+            ("az:///p", "names no bucket or container"),
+            ("az://c?size=1G", "names no prefix"),
+            ("az://account.blob.core.windows.net@c/p", "credentials come from the environment"),
+            ("gs://b/./p", "'.'"),
+            ("gs://", "names no bucket"),
+            ("azure://c/p", "unknown kind of store"),
             ("file://d", "not absolute"),
             ("file:///d/../e", "'..'"),
             ("s3://b/p?size=1M", "size= takes"),
@@ -213,7 +225,8 @@ mod tests {
         ] {
             let error = DiskUrl::parse(text).unwrap_err();
             assert!(error.why.contains(why), "{text}: {error}");
-            assert!(error.to_string().contains("s3://BUCKET/PREFIX"), "{error}");
+            let accepted = ["s3://BUCKET/PREFIX", "az://CONTAINER/PREFIX", "gs://BUCKET/PREFIX", "file:///FOLDER"];
+            assert!(accepted.iter().all(|form| error.to_string().contains(form)), "{error}");
         }
         assert!(StoreUrl::parse("s3://b/p?size=1G").unwrap_err().why.contains("new disks only"));
         let secret = DiskUrl::parse("s3://key:secret@b/p?token=secret").unwrap_err().to_string();

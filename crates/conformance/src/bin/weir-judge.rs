@@ -32,7 +32,7 @@ weir-judge JUDGE
   suites [--long]                           other people's file system tests on a mounted pool: pjdfstest, fsx, stress-ng, a build
   csi                                       csi-sanity on `weir csi` with a daemon: file systems over NFS, volumes over iSCSI
   smb [--long]                              smbclient, smbcacls and smbtorture on `weir serve --smb`, beside the same smbd on another file system
-  object [folder|versitygw|moto...]         pools on object stores: filled, killed, trimmed, mixed with local devices; zdb on the objects
+  object [folder|versitygw|azurite...]      pools on object stores: filled, killed, trimmed, mixed with local devices; zdb on the objects
   replicate [HISTORIES] [--seed N]          weir replicate over connections that break at random bytes (long form: 1000)
   scan-bench [--prepare]                    long directories and lists of snapshots, and how their cost grows
   scale-bench [--most N]                    a daemon with 100, 1,000 and 10,000 datasets: times and memory (use a release build)

@@ -8,16 +8,12 @@
 
 use bytes::Bytes;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use weir_object_store::StoreUrl;
 use weir_object_store::core::key;
-use weir_object_store::folder::FolderStore;
 use weir_object_store::record::{KEY, Record};
-use weir_object_store::remote::S3Store;
-use weir_object_store::store::{Condition, Etag, Store, StoreError};
-use weir_object_store::url::Scheme;
+use weir_object_store::store::{Condition, Store, StoreError};
+use weir_object_store::{StoreUrl, open_store};
 
 /// Entry point of the client.
 pub fn main(words: &[String]) -> ExitCode {
@@ -46,10 +42,7 @@ pub fn main(words: &[String]) -> ExitCode {
 
 fn open(url: &str, machine: &weir_machine::Machine) -> Result<Arc<dyn Store>, String> {
     let url = StoreUrl::parse(url).map_err(|error| error.to_string())?;
-    Ok(match url.scheme {
-        Scheme::S3 => Arc::new(S3Store::new(&url)?),
-        Scheme::File => Arc::new(FolderStore::new(PathBuf::from(&url.prefix), machine.compute.clone())),
-    })
+    open_store(&url, machine.compute.clone())
 }
 
 fn text(error: StoreError) -> String {
@@ -69,7 +62,7 @@ async fn abilities(store: &dyn Store) -> Result<String, String> {
     let put = |name: &'static str, body: &'static str, condition| {
         store.put(name.to_owned(), Bytes::from_static(body.as_bytes()), condition)
     };
-    let never = || Etag::new("\"00000000000000000000000000000000\"");
+    let never = || store.never();
     let first = put("a", "first", Condition::Missing).await.map_err(text)?;
     let mut lines = vec![
         verdict("PUT If-None-Match", put("a", "second", Condition::Missing).await)?,

@@ -6,6 +6,8 @@
 //! | folder | none |
 //! | versitygw | `WEIR_VERSITYGW`, else in `PATH` or `target/judges/stores` |
 //! | moto | `WEIR_MOTO_SERVER`, else `moto_server` in `PATH` or `target/judges/stores` |
+//! | azurite | `WEIR_AZURITE`, else `azurite-blob` in `PATH` or `target/judges/stores` |
+//! | google | none: the judge's own ([`google`]) |
 //!
 //! `cargo xtask judge --fetch --stores` brings the servers. A store that is absent is skipped with a line. Cases of each store:
 //! *abilities* (which conditions it obeys), *life*, and *zdb*; of versitygw also *counts*, which compares `weir store` with the
@@ -13,6 +15,7 @@
 #![allow(clippy::disallowed_methods, reason = "judges run other programs in real time")]
 
 pub mod child;
+mod google;
 mod life;
 mod mixed;
 mod store;

@@ -3,6 +3,8 @@
 use crate::process::Running;
 use crate::zdb::output;
 use crate::{JudgeError, io, wrong};
+use object_store::azure::{AzureAccessKey, AzureAuthorizer, AzureCredential};
+use object_store::client::{HttpRequest, HttpRequestBody};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -10,12 +12,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Names of the stores.
-pub const KINDS: [&str; 3] = ["folder", "versitygw", "moto"];
+pub const KINDS: [&str; 5] = ["folder", "versitygw", "moto", "azurite", "google"];
 /// Time within which a server answers.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const BUCKET: &str = "bucket";
 const KEY: &str = "tester";
 const SECRET: &str = "testers-secret";
+/// As Azure wants it: in base64.
+const AZURE_SECRET: &str = "dGVzdGVycy1zZWNyZXQ=";
 
 /// A store that runs, with an empty bucket.
 pub struct Started {
@@ -50,34 +54,58 @@ fn free_port() -> Result<u16, JudgeError> {
     Ok(listener.local_addr().map_err(io("a port"))?.port())
 }
 
+/// The command that starts a server, and its log of requests if it writes one. Its data are below `folder`.
+fn command(kind: &str, port: u16, folder: &Path) -> Result<(Command, Option<PathBuf>), JudgeError> {
+    let buckets = folder.join("buckets");
+    std::fs::create_dir_all(buckets.join(BUCKET)).map_err(io("a folder"))?;
+    let port = port.to_string();
+    Ok(match kind {
+        "versitygw" => {
+            let mut command = Command::new(program("WEIR_VERSITYGW", "versitygw")?);
+            command.env("ROOT_ACCESS_KEY", KEY).env("ROOT_SECRET_KEY", SECRET);
+            let access = folder.join("requests.log");
+            command.args(["--port", &format!("127.0.0.1:{port}"), "--access-log"]).arg(&access);
+            command.arg("posix").arg(&buckets);
+            (command, Some(access))
+        }
+        "azurite" => {
+            let mut command = Command::new(program("WEIR_AZURITE", "azurite-blob")?);
+            command.env("AZURITE_ACCOUNTS", format!("{KEY}:{AZURE_SECRET}"));
+            command.args(["--blobHost", "127.0.0.1", "--blobPort", &port, "--silent", "--skipApiVersionCheck"]);
+            command.args(["--disableTelemetry", "--location"]).arg(&buckets);
+            (command, None)
+        }
+        _ => {
+            let mut command = Command::new(program("WEIR_MOTO_SERVER", "moto_server")?);
+            command.args(["-H", "127.0.0.1", "-p", &port]);
+            (command, None)
+        }
+    })
+}
+
 impl Started {
     /// Starts a store.
     ///
     /// # Errors
     /// Its program is missing or does not answer.
     pub fn new(kind: &'static str) -> Result<Started, JudgeError> {
-        let folder = tempfile::tempdir().map_err(io("a folder"))?;
+        Self::in_folder(kind, tempfile::tempdir().map_err(io("a folder"))?)
+    }
+
+    fn in_folder(kind: &'static str, folder: tempfile::TempDir) -> Result<Started, JudgeError> {
         if kind == "folder" {
             return Ok(Started { kind, environment: Vec::new(), log: None, folder, _server: None });
         }
+        if kind == "google" {
+            let port = super::google::start()?;
+            let environment = vec![
+                ("GOOGLE_BEARER_TOKEN", SECRET.to_owned()),
+                ("GOOGLE_BASE_URL", format!("http://127.0.0.1:{port}")),
+            ];
+            return Ok(Started { kind, environment, log: None, folder, _server: None });
+        }
         let port = free_port()?;
-        let buckets = folder.path().join("buckets");
-        std::fs::create_dir_all(buckets.join(BUCKET)).map_err(io("a folder"))?;
-        let access = folder.path().join("requests.log");
-        let (mut command, log) = match kind {
-            "versitygw" => {
-                let mut command = Command::new(program("WEIR_VERSITYGW", "versitygw")?);
-                command.env("ROOT_ACCESS_KEY", KEY).env("ROOT_SECRET_KEY", SECRET);
-                command.args(["--port", &format!("127.0.0.1:{port}"), "--access-log"]).arg(&access);
-                command.arg("posix").arg(&buckets);
-                (command, Some(access))
-            }
-            _ => {
-                let mut command = Command::new(program("WEIR_MOTO_SERVER", "moto_server")?);
-                command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
-                (command, None)
-            }
-        };
+        let (mut command, log) = command(kind, port, folder.path())?;
         let server = Running::start(&mut command)?;
         let begun = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
@@ -86,15 +114,27 @@ impl Started {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        if kind == "moto" {
-            make_bucket(port)?;
-        }
-        let environment = vec![
-            ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
-            ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
-            ("AWS_REGION", "us-east-1".to_owned()),
-            ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
-        ];
+        let environment = match kind {
+            "azurite" => {
+                make_container(port)?;
+                vec![
+                    ("AZURE_STORAGE_ACCOUNT_NAME", KEY.to_owned()),
+                    ("AZURE_STORAGE_ACCOUNT_KEY", AZURE_SECRET.to_owned()),
+                    ("AZURE_ENDPOINT", format!("http://127.0.0.1:{port}/{KEY}")),
+                ]
+            }
+            _ => {
+                if kind == "moto" {
+                    make_bucket(port)?;
+                }
+                vec![
+                    ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
+                    ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
+                    ("AWS_REGION", "us-east-1".to_owned()),
+                    ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
+                ]
+            }
+        };
         Ok(Started { kind, environment, log, folder, _server: Some(server) })
     }
 
@@ -102,6 +142,8 @@ impl Started {
     pub fn url(&self, disk: &str) -> String {
         match self.kind {
             "folder" => format!("file://{}/{disk}", self.folder.path().display()),
+            "azurite" => format!("az://{BUCKET}/{disk}"),
+            "google" => format!("gs://{BUCKET}/{disk}"),
             _ => format!("s3://{BUCKET}/{disk}"),
         }
     }
@@ -116,9 +158,17 @@ impl Started {
     /// # Errors
     /// What the client printed.
     pub fn client(&self, words: &[&str]) -> Result<String, JudgeError> {
+        self.program("object-child", words)
+    }
+
+    /// Runs this program as `judge` with what reaches the store in its environment; returns what it printed.
+    ///
+    /// # Errors
+    /// What it printed about its failure.
+    fn program(&self, judge: &str, words: &[&str]) -> Result<String, JudgeError> {
         let exe = std::env::current_exe().map_err(io("this program"))?;
         let mut command = Command::new(exe);
-        command.arg("object-child").args(words).envs(self.environment.iter().cloned());
+        command.arg(judge).args(words).envs(self.environment.iter().cloned());
         let out = output(&mut command)?;
         match out.status.success() {
             true => Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned()),
@@ -169,12 +219,34 @@ fn logged(log: &Path, disk: &str) -> Result<[u64; 4], JudgeError> {
 
 /// Makes the bucket by a request without a signature, which moto accepts.
 fn make_bucket(port: u16) -> Result<(), JudgeError> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(io("moto"))?;
-    let request =
-        format!("PUT /{BUCKET} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).map_err(io("moto"))?;
+    let request = http::Request::put(format!("http://127.0.0.1:{port}/{BUCKET}")).body(HttpRequestBody::empty());
+    make("moto", port, &request.map_err(|error| wrong("moto", error.to_string()))?)
+}
+
+/// Makes the container by a signed request.
+fn make_container(port: u16) -> Result<(), JudgeError> {
+    let failed = |error: &dyn std::fmt::Display| wrong("azurite", error.to_string());
+    let url = format!("http://127.0.0.1:{port}/{KEY}/{BUCKET}?restype=container");
+    let request = http::Request::put(url).header("content-length", "0").body(HttpRequestBody::empty());
+    let mut request = request.map_err(|error| failed(&error))?;
+    let key = AzureAccessKey::try_new(AZURE_SECRET).map_err(|error| failed(&error))?;
+    let credential = AzureCredential::AccessKey(key);
+    AzureAuthorizer::new(&credential, KEY).try_authorize(&mut request).map_err(|error| failed(&error))?;
+    make("azurite", port, &request)
+}
+
+/// Sends a request without a body to a server that must make something.
+fn make(server: &'static str, port: u16, request: &HttpRequest) -> Result<(), JudgeError> {
+    let mut head =
+        format!("{} {} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n", request.method(), request.uri());
+    for (name, value) in request.headers().iter().filter(|(name, _)| *name != "content-length") {
+        head += &format!("{name}: {}\r\n", value.to_str().unwrap_or_default());
+    }
+    let head = head.replace(&format!("http://127.0.0.1:{port}"), "") + "Content-Length: 0\r\n\r\n";
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(io(server))?;
+    stream.write_all(head.as_bytes()).map_err(io(server))?;
     let mut answer = String::new();
-    stream.take(4096).read_to_string(&mut answer).map_err(io("moto"))?;
+    stream.take(4096).read_to_string(&mut answer).map_err(io(server))?;
     let status = answer.lines().next().unwrap_or_default();
-    if status.contains(" 200") { Ok(()) } else { Err(wrong("moto", format!("the bucket was not made: {status}"))) }
+    if status.contains(" 20") { Ok(()) } else { Err(wrong(server, format!("the bucket was not made: {status}"))) }
 }

@@ -4,6 +4,7 @@
 //! another one has taken the disk over. For each sector the model knows which values it may have. Planted bugs must be found.
 
 mod bucket;
+mod probing;
 mod seen;
 
 use bucket::{Behaviour, Bucket, Client, Faults, Power};
