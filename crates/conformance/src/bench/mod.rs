@@ -12,6 +12,7 @@
 //!   plan ────────► weir bench, weir plan         loads of `weir bench`, predicted and measured
 //!   resilver ────► resilver_child              a disk is replaced; on modelled disks in virtual time
 //!   memory ──────► a child of its own          pools on simulated disks; peak memory
+//!   object ──────► object_child                a pool on an object store, and the store by itself
 //!   serve ───────► nfs_load, block_load, smb_load   clients of Weir's servers and of their peers
 //!   all ─────────► fio, zfs-fuse.sh            the disks by themselves, the peers
 //! ```
@@ -21,6 +22,8 @@ pub mod administration;
 pub mod compare;
 pub mod memory;
 pub mod mounted;
+pub mod object;
+pub mod object_child;
 pub mod plan;
 pub mod read;
 pub mod read_child;

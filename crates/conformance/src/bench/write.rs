@@ -402,12 +402,12 @@ fn fio<const N: usize>(pattern: &str, images: &[PathBuf], arguments: [&str; N]) 
     super::fio("write", images, &all)
 }
 
-fn median(of: &[f64]) -> f64 {
+pub(super) fn median(of: &[f64]) -> f64 {
     weir_lab::statistics::median(of).unwrap_or(f64::NAN)
 }
 
 /// Median, minimum and maximum.
-fn spread(of: &[f64]) -> String {
+pub(super) fn spread(of: &[f64]) -> String {
     let least = of.iter().copied().fold(f64::INFINITY, f64::min);
     let most = of.iter().copied().fold(0.0, f64::max);
     format!("{:.0} ({least:.0} to {most:.0})", median(of))

@@ -44,6 +44,8 @@ weir-judge JUDGE
   write-bench [--rounds N] [--only ROW]     writes beside fio and other file systems, as ratios (use a release build)
   serve-bench [--rounds N] [--only TEXT] [--mib N]
                                             NFS and NBD beside nfs-ganesha, nbdkit, qemu-nbd, as ratios (use a release build, as root)
+  object-bench [--rounds N] [--mib N] [--only write|read|fsync]
+                                            pools on versitygw beside that store by itself, as ratios (use a release build)
   compare-bench JUDGE [--rounds N] [--only TEXT]
                                             this build beside another build of Weir, whose weir-judge is named: interleaved
                                             rounds, 95 % intervals (use release builds)
@@ -89,6 +91,11 @@ fn main() -> ExitCode {
         && judge == "serve-bench-child"
     {
         return bench::serve::nfs_load::main(rest);
+    }
+    if let [judge, rest @ ..] = arguments.as_slice()
+        && judge == "object-bench-child"
+    {
+        return bench::object_child::main(rest);
     }
     if let [judge, folder, life] = arguments.as_slice()
         && judge == "kill-child"
@@ -157,6 +164,7 @@ fn run(judge: &str, rest: &[String], report: &mut Report) -> Result<(), Stop> {
         "plan-bench" => bench::plan::run(rest, report)?,
         "resilver-bench" => bench::resilver::run(rest, report)?,
         "memory-bench" => bench::memory::run(rest, report)?,
+        "object-bench" => bench::object::run(rest, report)?,
         "readers" => readers::run(&folder()?, rest, report)?,
         "rescue" => rescued::run(&folder()?, rest, report)?,
         "properties" => properties::run(&folder()?, rest, report)?,

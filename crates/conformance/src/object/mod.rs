@@ -18,7 +18,7 @@ pub mod child;
 mod google;
 mod life;
 mod mixed;
-mod store;
+pub(crate) mod store;
 
 use crate::report::Report;
 use crate::{JudgeError, wrong};

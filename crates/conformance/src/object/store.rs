@@ -92,6 +92,14 @@ impl Started {
         Self::in_folder(kind, tempfile::tempdir().map_err(io("a folder"))?)
     }
 
+    /// Starts a store with its data in a new folder below `parent`.
+    ///
+    /// # Errors
+    /// As of [`Started::new`].
+    pub fn within(kind: &'static str, parent: &Path) -> Result<Started, JudgeError> {
+        Self::in_folder(kind, tempfile::tempdir_in(parent).map_err(io("a folder"))?)
+    }
+
     fn in_folder(kind: &'static str, folder: tempfile::TempDir) -> Result<Started, JudgeError> {
         if kind == "folder" {
             return Ok(Started { kind, environment: Vec::new(), log: None, folder, _server: None });
@@ -161,11 +169,17 @@ impl Started {
         self.program("object-child", words)
     }
 
+    /// Removes the objects of a disk of versitygw, which are files of its folder.
+    pub fn remove(&self, disk: &str) {
+        // What cannot be removed goes with the folder.
+        let _ = std::fs::remove_dir_all(self.folder.path().join("buckets").join(BUCKET).join(disk));
+    }
+
     /// Runs this program as `judge` with what reaches the store in its environment; returns what it printed.
     ///
     /// # Errors
     /// What it printed about its failure.
-    fn program(&self, judge: &str, words: &[&str]) -> Result<String, JudgeError> {
+    pub fn program(&self, judge: &str, words: &[&str]) -> Result<String, JudgeError> {
         let exe = std::env::current_exe().map_err(io("this program"))?;
         let mut command = Command::new(exe);
         command.arg(judge).args(words).envs(self.environment.iter().cloned());
