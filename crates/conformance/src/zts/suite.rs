@@ -11,6 +11,7 @@ pub(super) const GROUPS: [&str; 21] = [
     "cli_user",
     "snapshot",
     "rsend",
+    "redacted_send",
     "replacement",
     "redundancy",
     "removal",
