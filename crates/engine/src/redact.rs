@@ -32,7 +32,7 @@ const NOT_A_DESCENDANT: &str = "redaction snapshot must be descendent of snapsho
 const IS_REDACTED: &str = "attempted to redact redacted dataset or with respect to redacted dataset";
 
 /// The snapshots of a redaction. They cannot be destroyed while this exists.
-struct Held {
+struct RedactionSession {
     set: Arc<ObjectSet>,
     txg: Txg,
     by: Vec<Arc<ObjectSet>>,
@@ -100,7 +100,7 @@ impl Sends<'_> {
         snapshot: &str,
         bookmark: &str,
         by: &[String],
-    ) -> Result<Held, PoolError> {
+    ) -> Result<RedactionSession, PoolError> {
         let dsl = self.engine.synced().dsl(rq).await?;
         let of = snapshot_of(rq, &dsl, snapshot).await?;
         // `dsl` prevents all destroys until the holds prevent those of these.
@@ -126,7 +126,7 @@ impl Sends<'_> {
             return Err(DslError::Key { name, why }.into());
         }
         let new = NewRedaction { snapshot: snapshot.to_owned(), bookmark: bookmark.to_owned(), guids };
-        Ok(Held { set, txg: of.phys.creation_txg, by: sets, new, _holds: holds })
+        Ok(RedactionSession { set, txg: of.phys.creation_txg, by: sets, new, _holds: holds })
     }
 }
 

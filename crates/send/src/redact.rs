@@ -112,7 +112,7 @@ impl Changes {
 /// The sender is closed after the last one.
 ///
 /// # Errors
-/// Errors of reading; [`SendError::ReaderGone`] if nobody takes the runs.
+/// Errors of reading; [`SendError::ReaderGone`] if the receiver of the runs is gone.
 pub async fn redact(
     rq: &Request,
     set: &Arc<ObjectSet>,

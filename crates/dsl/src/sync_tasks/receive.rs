@@ -55,7 +55,7 @@ pub struct Receive {
     pub raw: Option<RawKey>,
     /// Pool features that the stream's blocks need: they are stored as they come.
     pub features: Vec<&'static Feature>,
-    /// What the stream leaves out.
+    /// Blocks that the stream leaves out, as snapshots that it is redacted for.
     pub redaction: StreamRedaction,
 }
 

@@ -121,7 +121,7 @@ async fn receive(engine: &Engine, bytes: &[u8], snapshot: &str, origin: Option<&
     receives.end(session).await.map(drop)
 }
 
-/// The same bookmark, made again by Weir, has the list that OpenZFS made, and a stream with it is the same.
+/// A bookmark that Weir makes again has the list that OpenZFS made, and a stream with it is the same.
 #[test]
 fn a_redaction_bookmark_is_as_openzfs_made_it() {
     let Some(from) = goldens::goldens() else { return };
@@ -327,7 +327,7 @@ fn redacted_streams_are_received_and_take_what_brings_their_blocks() {
         let guids = world.redacted_for("tank/r").await.unwrap();
         assert_eq!(world.redacted_for("tank/r@base").await, Some(guids.clone()));
         assert_eq!((guids.len(), count(&world.engine, Feature::REDACTED_DATASETS).await), (2, 2));
-        // Nobody opens it, unless that is allowed.
+        // Clients cannot open it, unless that is allowed.
         let error = world.engine.file_system(&rq(), "tank/r").await.map(drop).unwrap_err();
         assert!(error.to_string().contains("it is redacted"), "{error}");
         world.engine.allow_redacted(&rq(), "tank/r").await.unwrap();
