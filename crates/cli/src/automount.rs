@@ -12,7 +12,8 @@
 //!   otherwise                             left as it is: 'zfs unmount' holds until one of these happens
 //! ```
 //!
-//! What cannot be mounted is logged; the command that caused it has succeeded all the same. A file system whose key is missing is
+//! What cannot be mounted is logged. A command that created a file system which is not mounted says so, as OpenZFS's does, and fails;
+//! the file system exists ([`AutoMounts::take_failure`]). A file system whose key is missing is
 //! not mounted later by itself: as in OpenZFS, `zfs load-key` loads the key, and `zfs mount` or `zfs mount -l` mounts. Commands that move a file system unmount it themselves before they change anything
 //! ([`ServedPool::prepare_mounts`]), and with `-u` they leave it as it is.
 
@@ -71,6 +72,8 @@ struct State {
     known: BTreeMap<u64, Known>,
     /// File systems that commands leave as they are, with those below them (`-u`); each command adds one and removes it.
     left: Vec<String>,
+    /// Why file systems could not be mounted, by ID. Those that are gone are not among them.
+    failures: BTreeMap<u64, String>,
 }
 
 /// The mounts that a process makes by itself.
@@ -173,6 +176,13 @@ impl AutoMounts {
         at.map(|at| state.left.remove(at));
     }
 
+    /// Why a file system could not be mounted, once; `None` if it was mounted, or nobody tried to.
+    pub fn take_failure(&self, name: &str) -> Option<String> {
+        let mut state = self.lock();
+        let id = state.known.iter().find(|(_, known)| known.dataset == name).map(|(id, _)| *id)?;
+        state.failures.remove(&id)
+    }
+
     /// Mounts, moves and unmounts. It blocks until the kernel has done so.
     pub fn renew(&self, pool: &ServedPool, front: &Exports) {
         // One at a time: the later call finds what the earlier one did.
@@ -202,17 +212,23 @@ impl AutoMounts {
         }
         // By name: parents first.
         for shares in shares.values().filter(|shares| changes.wanted.contains(&shares.id)) {
-            match mount(pool, front, shares) {
+            let done = mount(pool, front, shares);
+            state.failures.remove(&shares.id);
+            match done {
                 Ok(true) => {
                     tracing::info!("mounted: {} at {}", shares.dataset, shares.mount.path().unwrap_or_default())
                 }
                 Ok(false) => {}
                 // As in OpenZFS, `zfs load-key` mounts nothing: `zfs mount` does, when the key is loaded.
                 Err(MountError::NoKey) => tracing::info!("not mounted: the key of {} is not loaded", shares.dataset),
-                Err(why) => tracing::warn!("not mounted: {}: {why}", shares.dataset),
+                Err(why) => {
+                    tracing::warn!("not mounted: {}: {why}", shares.dataset);
+                    state.failures.insert(shares.id, why.to_string());
+                }
             }
         }
         show_without_key(pool, &shares);
+        state.failures.retain(|id, _| now.contains_key(id));
         state.known = now;
     }
 }

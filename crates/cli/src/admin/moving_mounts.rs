@@ -14,6 +14,10 @@ use weir_machine::Request;
 
 type ByName = BTreeMap<String, DatasetShares>;
 
+/// Reason of a refusal of a command that created a file system which then could not be mounted; its names are one line with the cause.
+/// OpenZFS's text (`zfs_mount_and_share` in `cmd/zfs/zfs_main.c`), which other programs look for.
+pub const CREATED_NOT_MOUNTED: &str = "filesystem successfully created, but not mounted";
+
 /// IDs of the mounted file systems that a change moves or ends. Pure.
 fn moved(
     effect: &MountEffect,
@@ -93,7 +97,7 @@ impl ServedPool {
     /// After a change: see [`weir_admin::Host::settle_mounts`].
     ///
     /// # Errors
-    /// If a file system cannot be mounted where it belongs now.
+    /// If a file system cannot be mounted where it belongs now; [`CREATED_NOT_MOUNTED`] for a new one.
     pub async fn settle_mounts(
         self: &Arc<Self>,
         effect: &MountEffect,
@@ -104,7 +108,8 @@ impl ServedPool {
         let mounts_there = !leaves
             && self.automounts().is_some()
             && matches!(&effect.change, MountChange::Moved { to } if to.as_deref() != Some("legacy"));
-        if !leaves && suspended.is_empty() && !mounts_there {
+        let mounts_new = !leaves && effect.change == MountChange::New && self.automounts().is_some();
+        if !leaves && suspended.is_empty() && !mounts_there && !mounts_new {
             return Ok(());
         }
         let failed = |why: String| Refusal::new(RefusalKind::Pool, why);
@@ -113,6 +118,9 @@ impl ServedPool {
             self.automounts().iter().for_each(|automounts| automounts.follow_again(effect.name_after()));
         }
         renewed?;
+        if mounts_new {
+            return self.new_is_mounted(&effect.name);
+        }
         let Some(front) = self.front() else { return Ok(()) };
         let all = all_shares(&front).await?;
         let mut suspended = suspended;
@@ -128,6 +136,15 @@ impl ServedPool {
             true => Ok(()),
             false => Err(failed(format!("property may be set but unable to remount filesystem: {}", whys.join("; ")))),
         }
+    }
+
+    /// Fails if a file system that was just created could not be mounted.
+    fn new_is_mounted(&self, name: &str) -> Result<(), Refusal> {
+        let failure = self.automounts().and_then(|automounts| automounts.take_failure(name));
+        failure.map_or(Ok(()), |why| {
+            let names = vec![format!("cannot mount '{name}': {why}")];
+            Err(Refusal::because_of(RefusalKind::Pool, CREATED_NOT_MOUNTED, names))
+        })
     }
 
     /// Mounts file systems that were unmounted for a change, if they may be mounted now; returns what failed.

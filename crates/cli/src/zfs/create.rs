@@ -2,6 +2,7 @@
 
 use super::target::{self, words};
 use super::values;
+use crate::admin::CREATED_NOT_MOUNTED;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::command_target::now;
@@ -14,7 +15,7 @@ use crate::size;
 use crate::users::chap_names;
 use crate::writable::refused;
 use clap::Parser;
-use weir_admin::{Change, CreateDataset, MountChange, MountEffect, NewKind, check_named};
+use weir_admin::{Action, Change, CreateDataset, MountChange, MountEffect, NewKind, Refusal, check_named};
 use weir_dsl::props::{DatasetKind, Value, native_named};
 use weir_dsl::sync_tasks::{FileSystemSpec, VolumeSpec};
 use weir_machine::Request;
@@ -123,7 +124,7 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         return Ok(0);
     }
     if wanted == EncryptionArgs::default() {
-        target::once(call, &args.places, &name, &doing, target::action(Change::Create(new), args.no_mount))?;
+        create(call, &args.places, &name, &doing, target::action(Change::Create(new), args.no_mount))?;
     } else {
         create_encrypted(call, args, &doing, new, &wanted)?;
     }
@@ -131,6 +132,20 @@ pub fn run(call: &Call, args: &CreateArgs) -> Result<u8, Failure> {
         show(call, args, "create", &name, &lines);
     }
     Ok(0)
+}
+
+/// Carries out the creation of a dataset.
+fn create(call: &Call, places: &Places, name: &str, doing: &str, action: Action) -> Result<u8, Failure> {
+    target::with(call, places, name, |target| target.attempt(action)?.map_err(|why| not_created(doing, why)))?;
+    Ok(0)
+}
+
+/// The failure of a creation, or of the mount of what was created.
+fn not_created(doing: &str, refusal: Refusal) -> Failure {
+    match refusal.why == CREATED_NOT_MOUNTED {
+        true => Failure::failed(format!("{}\n{CREATED_NOT_MOUNTED}", refusal.names.join("\n"))),
+        false => refused(doing, refusal),
+    }
 }
 
 /// Whether there is a pool of this name.
@@ -204,7 +219,7 @@ fn create_encrypted(
     let name = new.name.clone();
     let pool = target::open(call, &args.places, &name)?;
     // The pool is mounted by the process that has it open, which is this one, or by none.
-    let served_pool = pool.served_pool().filter(|_| args.no_mount).cloned();
+    let served_pool = pool.served_pool().cloned();
     let effect = MountEffect { name: name.clone(), recursive: false, change: MountChange::New, force: false };
     pool.with(async |engine| {
         // Checked here too, so that no key is asked for.
@@ -226,12 +241,13 @@ fn create_encrypted(
         let encryption = wanted.encryption(KeyPrompt::Caller(call), call.machine()?, &name).await;
         let encryption = encryption.map_err(|failure| Failure::failed(format!("{doing}: {failure}")))?;
         if let Some(served_pool) = &served_pool {
-            served_pool.prepare_mounts(&effect, true).await.map_err(|refusal| refused(doing, refusal))?;
+            let prepared = served_pool.prepare_mounts(&effect, args.no_mount).await;
+            prepared.map_err(|refusal| refused(doing, refusal))?;
         }
         let done = target::run_as(call, doing, async |author| new.run(engine, author, encryption).await).await;
         if let Some(served_pool) = &served_pool {
-            let settled = served_pool.settle_mounts(&effect, true, Vec::new()).await;
-            settled.map_err(|refusal| refused(doing, refusal))?;
+            let settled = served_pool.settle_mounts(&effect, args.no_mount, Vec::new()).await;
+            return done.and(settled.map_err(|refusal| not_created(doing, refusal)));
         }
         done
     })
@@ -326,5 +342,5 @@ pub fn clone(call: &Call, args: &CloneArgs) -> Result<u8, Failure> {
         return Err(Failure::failed(format!("{doing}: {why}")));
     }
     let change = Change::Clone { origin, name: name.clone(), properties, parents: args.parents };
-    target::once(call, &args.places, &name, &doing, target::action(change, args.no_mount))
+    create(call, &args.places, &name, &doing, target::action(change, args.no_mount))
 }

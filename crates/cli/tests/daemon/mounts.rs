@@ -413,7 +413,10 @@ fn mounts_have_the_options_of_their_properties() {
 
     // A directory that is not empty is covered, unless overlay says otherwise.
     std::fs::create_dir_all(top.join("full/inside")).unwrap();
-    site.ok(&format!("zfs create -o overlay=off -o mountpoint={} tank/full", place("full")));
+    let said = site.fails(&format!("zfs create -o overlay=off -o mountpoint={} tank/full", place("full")));
+    let created =
+        "is not empty, and overlay is off: -O mounts over it\nfilesystem successfully created, but not mounted\n";
+    assert!(said.starts_with("cannot mount 'tank/full': directory '") && said.ends_with(created), "{said}");
     assert_eq!((site.get("mounted", "tank/full"), names(&top.join("full"))), ("no".into(), vec!["inside".into()]));
     assert!(site.log().contains("is not empty"), "{}", site.log());
     let said = site.fails("zfs mount tank/full");

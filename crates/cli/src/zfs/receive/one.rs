@@ -322,7 +322,8 @@ impl Receiving<'_> {
             // Redacted file systems are not mounted, unless they were redacted and mounted before.
             (ObjsetKind::Zfs, true) if is_redacted => None,
             (ObjsetKind::Zfs, false) if is_redacted && !self.was_redacted(known).await? => Some(MountChange::Forbidden),
-            (ObjsetKind::Zfs, true) => Some(MountChange::New),
+            // It is mounted when the whole stream is received.
+            (ObjsetKind::Zfs, true) => self.args.no_mount.then_some(MountChange::New),
             (ObjsetKind::Zfs, false) if moves_mounts(&known.receive.properties) => {
                 Some(MountChange::Moved { to: None })
             }
