@@ -88,9 +88,18 @@ fn a_job_waits_for_its_pool_and_starts_one_scrub() {
     assert!(site.ok("zpool status tank").contains("scrub repaired 0B"));
     daemon.signal(Signal::TERM);
     daemon.ended();
-    let _daemon = site.start();
+    let mut daemon = site.start();
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(scrubs(), 1, "one that began since the job was due is enough");
+
+    // No run is missed when the pool goes away after one.
+    site.ok("zpool destroy tank");
+    daemon.signal(Signal::TERM);
+    daemon.ended();
+    let _daemon = site.start();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let line = site.job_line("month");
+    assert!(line.contains("scrub of tank started") && !line.contains("failed at"), "{line}");
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The daemon makes up a missed run once, as soon as the pool is open. It reads from the pool what earlier runs did (names of
-//! snapshots, start of the last scrub): the runs in `jobs.json` are only shown. A run that fails is repeated after [`RETRY_SECONDS`].
+//! snapshots, start of the last scrub). The runs in `jobs.json` are shown; only of a pool that is not open, they say whether a run
+//! was missed. A run that fails is repeated after [`RETRY_SECONDS`].
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
 
 mod command;
@@ -194,6 +195,13 @@ impl Jobs {
         }
     }
 
+    /// Whether a run of a job that began at `due` or later did its work.
+    fn has_run_since(&self, name: &str, due: i64) -> bool {
+        let list = self.list.lock();
+        let found = list.scheduled.iter().find(|one| one.job.name == name);
+        found.is_some_and(|one| one.state.runs.iter().any(|run| run.began >= due && run.result.is_ok()))
+    }
+
     /// Notes the progress of a run.
     fn note_progress(&self, job: &Job, progress: Progress) {
         let mut list = self.list.lock();
@@ -320,9 +328,12 @@ impl Scheduled {
 /// # Errors
 /// All that failed, with the reasons.
 async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String>, String> {
-    let opened = |name: &str| {
-        let pool = name.split('/').next().unwrap_or(name);
-        daemon.process.named(pool).ok_or_else(|| format!("{name}: the pool is not open"))
+    let is_done = daemon.jobs.has_run_since(&job.name, due);
+    // `None`: an earlier run did its work before the pool went away, and none was missed.
+    let opened = |name: &str| match daemon.process.named(name.split('/').next().unwrap_or(name)) {
+        None if is_done => Ok(None),
+        None => Err(format!("{name}: the pool is not open")),
+        opened => Ok(opened),
     };
     let mut failed = Vec::new();
     let mut said = Vec::new();
@@ -332,7 +343,8 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
             let mut all = Done::default();
             for dataset in datasets {
                 let done = match opened(dataset) {
-                    Ok(pool) => snapshots::run(&pool, dataset, &rule, due).await,
+                    Ok(Some(pool)) => snapshots::run(&pool, dataset, &rule, due).await,
+                    Ok(None) => Ok(Done::default()),
                     Err(why) => Err(why),
                 };
                 match done {
@@ -351,7 +363,8 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
             said.extend(all.staying.into_iter().map(|why| format!("not destroyed: {why}")));
         }
         Work::Replicate { source, arguments, .. } => match opened(source) {
-            Ok(_pool) => match replication::run(daemon, job, arguments, due).await {
+            Ok(None) => {}
+            Ok(Some(_)) => match replication::run(daemon, job, arguments, due).await {
                 Ok(done) => said.extend(done),
                 Err(why) => failed.push(why),
             },
@@ -360,12 +373,13 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
         Work::Scrub { pools } => {
             for name in pools {
                 let begun = match opened(name) {
-                    Ok(pool) => scrub(&pool, due).await.map_err(|why| format!("{name}: {why}")),
+                    Ok(Some(pool)) => scrub(&pool, due).await.map_err(|why| format!("{name}: {why}")),
+                    Ok(None) => Ok(None),
                     Err(why) => Err(why),
                 };
                 match begun {
-                    Ok(true) => said.push(format!("scrub of {name} started")),
-                    Ok(false) => {}
+                    Ok(Some(what)) => said.push(format!("scrub of {name} {what}")),
+                    Ok(None) => {}
                     Err(why) => failed.push(why),
                 }
             }
@@ -375,17 +389,41 @@ async fn work(daemon: &Arc<Daemon>, job: &Job, due: i64) -> Result<Option<String
     if failed.is_empty() { Ok(said) } else { Err(failed.into_iter().chain(said).collect::<Vec<_>>().join("; ")) }
 }
 
-/// Starts a scrub, unless one began at `due` or later. Returns whether it was started.
-async fn scrub(pool: &Arc<ServedPool>, due: i64) -> Result<bool, String> {
+/// Starts a scrub, unless one began at `due` or later, or runs. Returns what was done about it; `None` if nothing was to do.
+async fn scrub(pool: &Arc<ServedPool>, due: i64) -> Result<Option<&'static str>, String> {
     let last = pool.engine.scrubs().progress(&Request::internal("job")).await.map_err(|error| error.to_string())?;
-    let began = last.filter(|last| !last.is_resilver()).map(|last| last.scan.start_time_s as i64);
-    if began.is_some_and(|began| began >= due) {
-        return Ok(false);
+    let last = last.filter(|last| !last.is_resilver());
+    let began = last.as_ref().map(|last| last.scan.start_time_s as i64);
+    let is_running = last.is_some_and(|last| last.is_open() && !last.is_paused()) && pool.is_scrubbing() == Ok(true);
+    match scrub_step(began, is_running, due) {
+        ScrubStep::Nothing => return Ok(None),
+        ScrubStep::Runs => return Ok(Some("is running already")),
+        ScrubStep::Start => {}
     }
     let mut author = author(format!("zpool scrub {}", pool.engine.name()));
     let action = Action::Process(ProcessChange::StartScrub);
     action.run(&ServingHost(pool.clone()), &mut author).await.map_err(|refusal| reason(&refusal))?;
-    Ok(true)
+    Ok(Some("started"))
+}
+
+/// What a job has to do about a scrub.
+#[derive(Debug, PartialEq, Eq)]
+enum ScrubStep {
+    /// One began since the job was due.
+    Nothing,
+    /// An earlier one runs: a second one would be refused.
+    Runs,
+    /// Start one, or resume one that is paused.
+    Start,
+}
+
+/// The step of a job that is due at `due`, from the start of the last scrub and whether it runs. Pure.
+fn scrub_step(began: Option<i64>, is_running: bool, due: i64) -> ScrubStep {
+    match (began.is_some_and(|began| began >= due), is_running) {
+        (true, _) => ScrubStep::Nothing,
+        (false, true) => ScrubStep::Runs,
+        (false, false) => ScrubStep::Start,
+    }
 }
 
 /// The daemon as the author of a change, with the command that the history of the pool records.
@@ -393,4 +431,20 @@ fn author(command: String) -> Author {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
     Author::new((uid, gid), now(), command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrub_that_runs_is_no_failure() {
+        assert_eq!(scrub_step(None, false, 5), ScrubStep::Start);
+        assert_eq!(scrub_step(Some(4), false, 5), ScrubStep::Start);
+        assert_eq!(scrub_step(Some(4), true, 5), ScrubStep::Runs);
+        assert_eq!(
+            (scrub_step(Some(5), true, 5), scrub_step(Some(5), false, 5)),
+            (ScrubStep::Nothing, ScrubStep::Nothing)
+        );
+    }
 }
