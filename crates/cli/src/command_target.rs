@@ -41,12 +41,14 @@ impl<'a> CommandTarget<'a> {
         Ok(CommandTarget { call, pool: intent.pool.clone(), place })
     }
 
-    /// The pool in the daemon, if `failure` says that the command belongs there.
+    /// The pool in the daemon, if `failure` says that the command belongs there; or in the process beside it that has the pool
+    /// open (`weir serve`).
     ///
     /// # Errors
     /// `failure`, if it has another cause.
     pub fn in_daemon(call: &'a Call, pool: &str, mut failure: Failure) -> Result<Self, Failure> {
-        let place = Place::There(failure.take_remote().ok_or(failure)?);
+        let daemon = failure.take_remote().ok_or(failure)?;
+        let place = Place::There(admin::holder_beside(call, &daemon, pool)?.unwrap_or(daemon));
         Ok(CommandTarget { call, pool: pool.to_owned(), place })
     }
 

@@ -6,7 +6,7 @@
 //!                                └─► the others: their labels are read
 //! ```
 
-use crate::admin;
+use crate::admin::{self, ANSWERS_WITHIN};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::Identity;
@@ -14,13 +14,9 @@ use crate::reading::is_called;
 use crate::remote::RemoteProcess;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use weir_admin::OpenPool;
 use weir_pool::scan::candidates;
 use weir_pool::{Assembly, ScanOptions, assemble, scan_with};
-
-/// Time in which a process must say which pools it has open; the labels of its devices are read if it does not.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 /// Pools that processes have open.
 #[derive(Default)]
@@ -50,6 +46,7 @@ impl OpenElsewhere {
         let candidates: Vec<PathBuf> = candidates(call.machine()?, places)?.into_iter().map(|(path, _)| path).collect();
         let there = identities(&candidates);
         for server in servers {
+            // The labels of its devices are read if it does not answer.
             let Some(pools) = admin::open_pools(call, &server, ANSWERS_WITHIN)? else { continue };
             for pool in pools {
                 let devices = identities(&pool.devices);

@@ -42,16 +42,21 @@ pub use readers::ReadersSocket;
 pub use served_pool::{CloseMode, ServedPool, ServingHost};
 pub use server::{AdminSocket, refresh_cache_files};
 
+use crate::call::Call;
 use crate::directories::{self, belongs_to};
 use crate::failure::Failure;
 use crate::locks::{self, Identity};
+use crate::reading::is_called;
 use crate::remote::RemoteProcess;
 use crate::stores::device_of;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+/// Time in which a process must say which pools it has open.
+pub const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum length of a socket's path in bytes (`sun_path`).
 const MAX_SOCKET_PATH_LEN: usize = 107;
 
@@ -157,6 +162,32 @@ fn listeners() -> Vec<u32> {
 /// The processes that listen on a socket of this user.
 pub fn servers() -> Vec<RemoteProcess> {
     listeners().into_iter().filter_map(remote_process).collect()
+}
+
+/// The process that has a pool open which the daemon does not have open; `None` if there is none.
+///
+/// # Errors
+/// If there is no machine.
+pub fn holder_beside(call: &Call, daemon: &RemoteProcess, pool: &str) -> Result<Option<RemoteProcess>, Failure> {
+    let others: Vec<RemoteProcess> = servers().into_iter().filter(|server| server.pid != daemon.pid).collect();
+    if others.is_empty() {
+        return Ok(None);
+    }
+    let has_pool = |server: &RemoteProcess| {
+        let pools = open_pools(call, server, ANSWERS_WITHIN)?.unwrap_or_default();
+        Ok::<bool, Failure>(pools.iter().any(|open| is_called(open, pool)))
+    };
+    // Of two pools with one name, the daemon's is meant.
+    if has_pool(daemon)? {
+        return Ok(None);
+    }
+    for server in others {
+        if has_pool(&server)? {
+            debug_assert_ne!(server.pid, daemon.pid, "the daemon was asked before");
+            return Ok(Some(server));
+        }
+    }
+    Ok(None)
 }
 
 /// Devices of the pools that other processes of this user have open.

@@ -34,6 +34,28 @@ fn a_device_of_a_pool_that_another_process_serves_is_refused_with_that_pools_nam
 }
 
 #[test]
+fn changes_reach_a_pool_that_another_process_serves_beside_the_daemon() {
+    let site = Site::new(2);
+    let _daemon = site.start();
+    site.ok("zpool create tank d0");
+    site.ok("zpool create beside d1");
+    site.ok("zpool export beside");
+    let dir = site.dir.path().display().to_string();
+    let mut server = serve(&site, &format!("serve -d {dir} --nfs-port 0 --nbd-port 0 --iscsi-port 0 beside"));
+    for line in
+        ["zfs create beside/new", "zfs snapshot beside/new@s", "zfs set atime=off beside/new", "zpool scrub beside"]
+    {
+        site.ok(line);
+    }
+    assert_eq!(site.ok("zfs get -H -o value atime beside/new"), "off\n");
+    site.ok("zfs create tank/new");
+    let error = site.fails("zfs create neither/new");
+    assert!(error.contains("no such pool"), "{error}");
+    site.ok("zpool export beside");
+    assert!(server.ended());
+}
+
+#[test]
 fn an_import_tells_an_open_pool_from_another_of_its_name() {
     let site = Site::new(2);
     let _daemon = site.start();
