@@ -13,6 +13,7 @@
 //! `exec` of parent and child differ, the child has a mount of its own there. If such a property changes, the mount gets the new
 //! options while it is in use, or the child a mount of its own over its directory. All mounts end with the process.
 
+mod above;
 mod options;
 pub mod points;
 mod request;
@@ -200,7 +201,10 @@ impl Mounts {
     pub fn show_without_key(&self, all: &[&DatasetShares]) {
         let mut table = self.0.lock();
         let is_there = |shares: &&&DatasetShares| {
-            shares.mount.path().is_some_and(|path| table.parent_at(&shares.dataset, Path::new(path)).is_some())
+            // The directory that carries a mount below it would be hidden.
+            let is_free = |path: &&Path| table.own_below(path).is_none();
+            let path = shares.mount.path().map(Path::new).filter(is_free);
+            path.is_some_and(|path| table.parent_at(&shares.dataset, path).is_some())
         };
         let ids: BTreeSet<u64> = all.iter().filter(is_there).map(|shares| shares.id).collect();
         let Table { by_id, shown, .. } = &mut *table;
@@ -258,16 +262,20 @@ impl Mounts {
         let allows = request.of_those(shares.allows);
         let parent = self.0.lock().parent_at(&shares.dataset, &path).map(|(_, parent)| parent.allows);
         let has_key = has_key(front, machine, shares.id);
+        let below = self.0.lock().own_below(&path).map(|below| below.dataset.clone());
+        if let Some(below) = below {
+            // The directory that carries it would go, or be hidden.
+            has_key?;
+            return match own {
+                true => Err(format!("'{below}' is mounted below '{}': unmount it first", path.display()).into()),
+                false => self.mount_above(front, machine, shares, &path, request),
+            };
+        }
         if parent.is_some() {
             // An own mount needs the directory; without the key, it must be there and not be empty.
             self.0.lock().shown.insert(shares.id);
         }
         has_key?;
-        // The directory that carries it would go, or be hidden.
-        if let Some(below) = self.0.lock().own_below(&path).filter(|_| parent.is_some() || own) {
-            let why = format!("'{}' is mounted below '{}': unmount it first", below.dataset, path.display());
-            return Err(MountError::Other(why));
-        }
         let as_parent = |parent: MountAllows| options::is_alike(parent, allows);
         let made = match parent.is_some_and(as_parent) && !request.read_only && !own {
             true => Ok(Place::InParent),

@@ -263,14 +263,25 @@ fn file_systems_are_mounted_below_ones_that_are_not() {
     };
     assert_eq!(names("b"), ["c"], "what is in tank/b is not shown");
     assert_eq!(names("."), ["b", "off"]);
-    // Its directory carries a mount.
-    let refused = site.fails("zfs mount tank/b");
-    assert!(refused.contains("'tank/b/c' is mounted below"), "{refused}");
-    site.ok("zfs unmount tank/b/c");
-    site.ok("zfs mount tank/b");
-    assert_eq!(std::fs::read_to_string(top.join("b/file")).unwrap(), "b");
-    site.ok("zfs mount tank/b/c");
-    assert_eq!(std::fs::read_to_string(top.join("b/c/file")).unwrap(), "c");
+    // Its directory carries a mount, which moves, unless it is in use.
+    let user = inside(&top.join("b/c"));
+    for line in ["zfs mount tank/b", "zfs mount -a"] {
+        let refused = site.fails(line);
+        let why =
+            format!("cannot mount 'tank/b': cannot unmount what is mounted below it: '{}'", top.join("b/c").display());
+        assert!(refused.starts_with(&why), "{refused}");
+        assert_eq!((names("b"), names("b/c")), (vec!["c".into()], vec!["file".into()]), "nothing is changed");
+    }
+    end(user);
+    for line in ["zfs mount -a", "zfs mount tank/b"] {
+        site.wait_until("it is left", || site.command(line).status().unwrap().success());
+        assert_eq!(std::fs::read_to_string(top.join("b/file")).unwrap(), "b");
+        assert_eq!(std::fs::read_to_string(top.join("b/c/file")).unwrap(), "c");
+        assert!(site.mounted("tank/b") && site.mounted("tank/b/c"), "{line}");
+        site.ok("zfs unmount tank/b");
+        site.ok("zfs mount tank/b/c");
+    }
+    site.ok("zfs mount -a");
     site.ok("zpool export tank");
     site.ok("zpool import -d . tank");
     assert_eq!(std::fs::read_to_string(top.join("off/a/file")).unwrap(), "a");
