@@ -275,7 +275,7 @@ impl VdevStatus {
         name: &str,
         state: VdevState,
         tree: &VdevConfig,
-        facts: VdevFacts,
+        facts: VdevFacts<'_>,
         blocks: &Blocks,
     ) -> Self {
         let mut root = VdevStatus::of_found(name, state, tree, facts);

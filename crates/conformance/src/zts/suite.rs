@@ -6,7 +6,7 @@ use crate::JudgeError;
 use crate::kill::failed;
 
 /// The groups of the table, as folders below `tests/functional`.
-pub(super) const GROUPS: [&str; 21] = [
+pub(super) const GROUPS: [&str; 22] = [
     "cli_root",
     "cli_user",
     "snapshot",
