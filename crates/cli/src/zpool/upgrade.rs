@@ -30,11 +30,13 @@ pub struct UpgradeArgs {
     pools: Vec<String>,
 }
 
-/// A pool with the features that can be enabled on it.
+/// A pool with the features that `zpool upgrade` enables on it.
 struct Found {
     name: String,
     version: u64,
     lacks: Vec<&'static str>,
+    /// Those that it lacks as new pools do, and that only `zpool set` enables.
+    others: Vec<&'static str>,
 }
 
 /// Runs the command.
@@ -63,11 +65,10 @@ fn found(pool: &Pool) -> Result<Found, Failure> {
         compatible_features(sets).map_err(|why| Failure::failed(format!("property 'compatibility': {why}")))?;
     let is_allowed = |name: &str| allowed.as_ref().is_none_or(|allowed| allowed.contains(name));
     let is_wanted = |name: &str| DEFAULT_FEATURES.contains(&name) || allowed.is_some();
-    let lacks = |feature: &&Feature| {
-        pool.features.count(feature.guid).is_none() && is_allowed(feature.name) && is_wanted(feature.name)
-    };
-    let lacks = FEATURES.iter().filter(lacks).map(|feature| feature.name).collect();
-    Ok(Found { name: pool.name().to_owned(), version: pool.uberblock.version, lacks })
+    let is_missing = |feature: &&Feature| pool.features.count(feature.guid).is_none() && is_allowed(feature.name);
+    let missing = FEATURES.iter().filter(is_missing).map(|feature| feature.name);
+    let (lacks, others) = missing.partition(|name| is_wanted(name));
+    Ok(Found { name: pool.name().to_owned(), version: pool.uberblock.version, lacks, others })
 }
 
 fn look(call: &Call, args: &UpgradeArgs) -> Result<(Vec<Found>, u8), Failure> {
@@ -92,15 +93,30 @@ fn list(call: &Call, args: &UpgradeArgs) -> Result<u8, Failure> {
         old.iter().for_each(|pool| outln!(call, "{:2}   {}", pool.version, pool.name));
         outln!(call);
     }
-    let behind: Vec<&Found> = all.iter().filter(|p| p.version >= VERSION_FEATURES && !p.lacks.is_empty()).collect();
-    if behind.is_empty() {
-        outln!(call, "Every feature flags pool has all supported and requested features enabled.");
-        return Ok(code);
+    let current: Vec<&Found> = all.iter().filter(|pool| pool.version >= VERSION_FEATURES).collect();
+    let has_others = current.iter().any(|pool| !pool.others.is_empty());
+    let table = |of: fn(&Found) -> &[&'static str]| {
+        outln!(call, "\nPOOL  FEATURE\n---------------");
+        for pool in current.iter().filter(|pool| !of(pool).is_empty()) {
+            outln!(call, "{}", pool.name);
+            of(pool).iter().for_each(|name| outln!(call, "      {name}"));
+        }
+    };
+    match (current.iter().all(|pool| pool.lacks.is_empty()), has_others) {
+        (true, false) => outln!(call, "Every feature flags pool has all supported and requested features enabled."),
+        (true, true) => outln!(call, "Every feature flags pool has all features enabled that new pools have."),
+        (false, _) => {
+            outln!(call, "Some supported features are not enabled on the following pools:");
+            table(|pool| &pool.lacks);
+        }
     }
-    outln!(call, "Some supported features are not enabled on the following pools:\n\nPOOL  FEATURE\n---------------");
-    for pool in behind {
-        outln!(call, "{}", pool.name);
-        pool.lacks.iter().for_each(|name| outln!(call, "      {name}"));
+    if has_others {
+        outln!(
+            call,
+            "\nThese features are supported, and neither new pools nor 'zpool upgrade' have them enabled; 'zpool set \
+             feature@FEATURE=enabled POOL' enables one:"
+        );
+        table(|pool| &pool.others);
     }
     Ok(code)
 }
@@ -115,7 +131,9 @@ fn enable(call: &Call, args: &UpgradeArgs) -> Result<u8, Failure> {
             continue;
         }
         if pool.lacks.is_empty() {
-            outln!(call, "Pool '{}' already has all supported and requested features enabled.", pool.name);
+            let which =
+                if pool.others.is_empty() { "supported and requested features" } else { "features of new pools" };
+            outln!(call, "Pool '{}' already has all {which} enabled.", pool.name);
             continue;
         }
         let doing = format!("cannot upgrade '{}'", pool.name);

@@ -43,6 +43,16 @@ fn small_commands_of_zfs_do_their_work() {
     assert!(lab.fails("zfs rename p/a p/x/y/a").contains("cannot rename 'p/a'"));
     lab.ok("zfs rename -p p/a p/x/y/a");
     assert_eq!(lab.ok("zfs list -H -o name -r p"), "p\np/x\np/x/y\np/x/y/a\n");
+    let features = lab.ok("zpool upgrade");
+    assert!(
+        features.contains("Every feature flags pool has all features enabled that new pools have.\n"),
+        "{features}"
+    );
+    assert!(features.contains("feature@FEATURE=enabled") && features.contains("\np\n"), "{features}");
+    assert!(features.contains("      raidz_expansion\n") && !features.contains("lz4_compress"), "{features}");
+    assert!(lab.ok("zpool upgrade p").contains("Pool 'p' already has all features of new pools enabled."));
+    lab.ok("zpool set feature@raidz_expansion=enabled p");
+    assert!(!lab.ok("zpool upgrade").contains("raidz_expansion"));
     assert!(lab.ok("zfs upgrade").contains("All filesystems are formatted with the current version."));
     assert!(lab.ok("zfs upgrade -v").contains(" 5   System attributes"));
     assert!(lab.ok("zfs upgrade -a").contains("0 filesystems upgraded\n4 filesystems already at this version"));
