@@ -204,7 +204,8 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
         // The datasets of the key become visible in the exports.
         served_pool.map_or(Ok(()), |served_pool| machine.block_on(served_pool.renew()))?;
     }
-    if many {
+    // As OpenZFS's `load_unload_keys` prints it.
+    if many || args.dry_run {
         let what = if args.dry_run || !kept { "verified" } else { "loaded" };
         outln!(call, "{right} / {tried} key(s) successfully {what}");
     }
@@ -330,7 +331,8 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
     let machine = call.machine()?;
     let many = args.roots.all || args.roots.recursive;
     let rq = &Request::internal("unload-key");
-    let mut failed = false;
+    let mut tried = 0_u64;
+    let mut unloaded = 0_u64;
     for (pool, found) in meant::<UnloadKeyArgs>(call, &args.roots, Work::Unload)? {
         let served_pool = matches!(pool, PoolHandle::Open(_)).then(|| call.served_pool(pool.name())).flatten();
         drop(pool);
@@ -341,8 +343,12 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
                 }
                 None => false,
             };
+            // Of many, those that are not loaded are passed over.
+            if many && !loaded {
+                continue;
+            }
+            tried += 1;
             let done = match &served_pool {
-                _ if many && !loaded => Ok(()),
                 Some(served_pool) if loaded => machine.block_on(async {
                     let mounted = mounted_with(rq, served_pool, &name).await?;
                     if let Some(mounted) = mounted {
@@ -358,14 +364,18 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
                 Some(served_pool) => machine.block_on(served_pool.engine.encryption_keys().unload(rq, &name)),
                 None => Err(KeyError::Unloaded { name }.into()),
             };
-            if let Err(error) = done {
-                errln!(call, "Key unload error: {error}");
-                failed = true;
+            match done {
+                Ok(()) => unloaded += 1,
+                Err(error) => errln!(call, "Key unload error: {error}"),
             }
         }
         served_pool.map_or(Ok(()), |served_pool| machine.block_on(served_pool.renew()))?;
     }
-    Ok(u8::from(failed))
+    if many && tried != 0 {
+        outln!(call, "{unloaded} / {tried} key(s) successfully unloaded");
+    }
+    debug_assert!(unloaded <= tried, "what was not tried is not unloaded");
+    Ok(u8::from(unloaded < tried))
 }
 
 /// Runs `zfs change-key`.

@@ -111,7 +111,7 @@ fn keys_are_made_proven_and_changed() {
     lab.fails("zfs create -o encryption=on -o keyformat=passphrase p/x", b"one phrase\nanother one\n", "do not match");
     lab.fails("zfs create p/pass/x", b"", "key");
     lab.ok("zfs load-key -n p/raw", RAW);
-    lab.ok("zfs load-key -n p/hex", b"");
+    assert_eq!(lab.ok("zfs load-key -n p/hex", b""), "1 / 1 key(s) successfully verified\n");
     lab.ok("zfs load-key -n p/pass", PASSPHRASE.as_bytes());
     lab.fails("zfs load-key -n p/pass", b"incorrect horse\n", "Incorrect key provided for 'p/pass'.");
     lab.fails(
@@ -174,6 +174,9 @@ fn a_server_loads_and_unloads_keys() {
     lab.fails("zfs create p/hex/x", b"", "key");
     lab.ok("zfs load-key -a", b"");
     assert_eq!(status("p/hex"), "available\n");
+    assert_eq!(lab.ok("zfs unload-key -r p/hex", b""), "1 / 1 key(s) successfully unloaded\n");
+    assert_eq!(lab.ok("zfs unload-key -r p/hex", b""), "");
+    lab.ok("zfs load-key -a", b"");
     lab.ok("zfs change-key -o keyformat=hex -o keylocation=FILE:other p/pass", b"");
     let typed = format!("{HEX}\n{HEX}\n");
     lab.ok("zfs create -o encryption=aes-192-gcm -o keyformat=hex p/typed", typed.as_bytes());
