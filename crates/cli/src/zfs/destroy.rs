@@ -4,6 +4,7 @@ use super::target::{self, words};
 use crate::call::{Call, outln};
 use crate::failure::Failure;
 use crate::options::Places;
+use crate::reading::PoolReader;
 use crate::writable::refused;
 use clap::Parser;
 use weir_admin::{Action, Change, Destruction, Outcome, Refusal, RefusalKind};
@@ -53,6 +54,9 @@ pub fn run(call: &Call, args: &DestroyArgs) -> Result<u8, Failure> {
     }
     let recursive = args.recursive || args.dependents;
     if !name.contains(['/', '@', '#']) && !recursive {
+        if !PoolReader::new(call, &args.places.dirs)?.are_pools(std::slice::from_ref(&name))? {
+            return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
+        }
         return Err(Failure::failed(format!(
             "{doing}: operation does not apply to pools\nuse 'zfs destroy -r {name}' to destroy all datasets in the \
              pool\nuse 'zpool destroy {name}' to destroy the pool itself"

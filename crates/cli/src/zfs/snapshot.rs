@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::options::{self, Places};
 use crate::writable::refused;
 use clap::Parser;
+use std::collections::BTreeSet;
 use weir_admin::{Action, Change, RefusalKind, SourcedBookmark};
 use weir_dsl::props::Value;
 
@@ -104,9 +105,7 @@ pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
     let names = words::<SnapshotArgs>(&args.words, 1..=usize::MAX, "missing snapshot argument")?;
     for name in &names {
         if !name.contains('@') {
-            return Err(Failure::failed(format!(
-                "cannot create snapshot '{name}': missing '@' delimiter in snapshot name"
-            )));
+            return Err(SnapshotArgs::misused(&format!("'{name}': missing '@' delimiter in snapshot name")));
         }
     }
     let pool = target::pool_of(names.first().map_or("", String::as_str)).to_owned();
@@ -119,8 +118,19 @@ pub fn run(call: &Call, args: &SnapshotArgs) -> Result<u8, Failure> {
         // As OpenZFS writes it.
         _ => "cannot create snapshots ".to_owned(),
     };
+    let datasets: BTreeSet<String> = names.iter().filter_map(|name| Some(name.split_once('@')?.0.to_owned())).collect();
     let change = Change::Snapshot { snapshots: names, properties, recursive: args.recursive };
-    once(call, &args.places, &pool, &doing, change)
+    target::with(call, &args.places, &pool, |target| {
+        let Err(refusal) = target.attempt(Action::Change(change))? else { return Ok(()) };
+        // The refusal does not say which of the datasets does not exist.
+        for name in datasets.into_iter().filter(|_| refusal.kind == RefusalKind::Missing) {
+            if target.attempt(Action::Kind { name: name.clone() })?.is_err_and(|why| why.kind == RefusalKind::Missing) {
+                return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
+            }
+        }
+        Err(refused(&doing, refusal))
+    })?;
+    Ok(0)
 }
 
 /// Parses the properties of snapshots, which can be user properties only.
