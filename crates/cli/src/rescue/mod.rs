@@ -36,6 +36,8 @@ use dest::Destination;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use weir_dsl::Dataset;
+use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
 use weir_pool::OpenOptions;
 use weir_pool::survivors::{Survivor, Survivors, View};
@@ -100,6 +102,13 @@ pub fn run(args: &RescueArgs) -> Result<u8, Failure> {
     rescue.finish(&mut destination)
 }
 
+/// Whether a dataset is a snapshot, also if its name is lost: only a snapshot has a next snapshot or head.
+///
+/// Source: OpenZFS `include/sys/dsl_dataset.h` (`dsl_dataset_phys_t`, `ds_next_snap_obj`).
+fn is_snapshot(dataset: &Dataset) -> bool {
+    dataset.is_snapshot() || dataset.phys.next_snapshot != ObjectId(0)
+}
+
 /// A run of the command.
 struct Rescue<'a> {
     machine: &'a Machine,
@@ -150,7 +159,7 @@ impl Rescue<'_> {
     }
 
     fn wants(&self, one: &Survivor) -> bool {
-        !(self.args.no_snapshots && one.dataset.is_snapshot())
+        !(self.args.no_snapshots && is_snapshot(&one.dataset))
     }
 
     /// Copies what one state has. Returns whether all its datasets are known by name.
@@ -197,5 +206,21 @@ impl Rescue<'_> {
         println!("report: {}", to.report().display());
         let is_complete = missing.lines.is_empty() && self.problems.is_empty();
         Ok(if is_complete { 0 } else { FAILED })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_format::dsl::DslDataset;
+
+    #[test]
+    fn a_snapshot_whose_name_is_lost_is_one() {
+        let of = |name: &str, next: u64| {
+            let phys = DslDataset { next_snapshot: ObjectId(next), ..DslDataset::default() };
+            is_snapshot(&Dataset { id: ObjectId(63), name: name.into(), dir: ObjectId(2), phys, extensible: true })
+        };
+        assert!(of("p/a@s", 54) && of("p%63", 54));
+        assert!(!of("p/a", 0) && !of("p%63", 0));
     }
 }
