@@ -88,7 +88,9 @@ fn numbers_are_integers() {
     holds("assert(2 ^ 10 == 1024 and -2 ^ 2 == -4 and 2 ^ -1 == 0 and 2 ^ 3 ^ 2 == 512 and 2 ^ 64 == 0)");
     holds("assert(010 == 8 and 0x10 == 16 and 18446744073709551615 == -1 and 9223372036854775807 + 1 < 0)");
     holds("assert('10' / 3 == 3 and '0x10' ^ '2' == 256 and 10 / 2 * 3 == 15 and 2 * 7 / 3 == 4)");
-    holds("assert('10' + 1 == 11 and tostring('2' * '3') == '6' and -'4' == -4 and '010' - 1 == 7 and '3' .. 1 == '31')");
+    holds(
+        "assert('10' + 1 == 11 and tostring('2' * '3') == '6' and -'4' == -4 and '010' - 1 == 7 and '3' .. 1 == '31')",
+    );
     assert!(message("return 'x' + 1").contains(":1: attempt to perform arithmetic on a string value"));
     holds("assert(tonumber('012') == 10 and tonumber('1.5') == nil and tonumber(' -0xfF ') == -255)");
     holds("assert(tonumber('zz', 36) == 1295 and tonumber('9', 8) == nil and tostring(2 ^ 53) == '9007199254740992')");
