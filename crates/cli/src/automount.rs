@@ -176,7 +176,7 @@ impl AutoMounts {
         at.map(|at| state.left.remove(at));
     }
 
-    /// Why a file system could not be mounted, once; `None` if it was mounted, or nobody tried to.
+    /// Why a file system could not be mounted, once; `None` if it was mounted, or no mount was tried.
     pub fn take_failure(&self, name: &str) -> Option<String> {
         let mut state = self.lock();
         let id = state.known.iter().find(|(_, known)| known.dataset == name).map(|(id, _)| *id)?;

@@ -21,7 +21,7 @@ const COLUMNS: usize = 8;
 /// Duration of a round; of the rounds, the fastest counts, because other work on the machine only adds time.
 const ROUND: Duration = Duration::from_millis(100);
 const ROUNDS: usize = 5;
-/// What a network protocol costs for each request, in nanoseconds: assumed.
+/// Cost of a network protocol for each request, in nanoseconds: assumed.
 const PROTOCOL_NS: f64 = 20_000.0;
 
 /// Measure what work costs on this machine.

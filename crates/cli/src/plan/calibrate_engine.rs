@@ -34,7 +34,7 @@ const ROUNDS: usize = 5;
 pub struct EngineCosts {
     /// A read that the ARC answers, without a network protocol.
     pub request_ns: f64,
-    /// What a read of one record from the device costs beyond that, with its checksum.
+    /// Cost of a read of one record from the device beyond that, with its checksum.
     pub device_operation_ns: f64,
 }
 
@@ -114,7 +114,8 @@ async fn cheapest(files: &FileSystem, object: ObjectId, bytes: u64, round: Durat
     let mut best = f64::INFINITY;
     let mut place = 1u64;
     for _ in 0..ROUNDS {
-        let (begun, cpu_begun) = (Instant::now(), processor_ns());
+        let begun = Instant::now();
+        let cpu_begun = processor_ns();
         let mut reads = 0u32;
         while begun.elapsed() < round {
             for _ in 0..64 {

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// A load that was measured.
 #[derive(Clone, Debug)]
 pub struct MeasuredLoad {
-    /// Its name.
+    /// Name of the load.
     pub name: String,
     /// The load.
     pub workload: WorkloadSection,
@@ -34,7 +34,7 @@ pub struct CheckedLoad {
     pub predicted: f64,
     /// Predicted over measured, less 1.
     pub deviation: f64,
-    /// What limits the predicted load.
+    /// Resource that limits the predicted load.
     pub limit: String,
 }
 
@@ -68,7 +68,8 @@ pub fn check(
         let of = |error| PlanError::Value { key: load.name.clone(), why: format!("{error}") };
         let described = Description { workload, ..description.clone() }.checked().map_err(of)?;
         let outcome = predict(&described, seed, seconds)?.outcome;
-        let (measured, predicted) = (load.operations_per_second, outcome.operations_per_second);
+        let measured = load.operations_per_second;
+        let predicted = outcome.operations_per_second;
         let deviation = predicted / measured - 1.0;
         let limit = outcome.limit.words().to_owned();
         checked.push(CheckedLoad { name: load.name.clone(), operation_kib, measured, predicted, deviation, limit });

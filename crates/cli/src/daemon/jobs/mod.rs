@@ -406,7 +406,7 @@ async fn scrub(pool: &Arc<ServedPool>, due: i64) -> Result<Option<&'static str>,
     Ok(Some("started"))
 }
 
-/// What a job has to do about a scrub.
+/// The step of a job that scrubs a pool.
 #[derive(Debug, PartialEq, Eq)]
 enum ScrubStep {
     /// One began since the job was due.
