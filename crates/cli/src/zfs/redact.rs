@@ -9,7 +9,7 @@ use clap::Parser;
 use weir_admin::{Action, Change, Refusal, RefusalKind};
 use weir_format::features::Feature;
 
-/// Create a redaction bookmark: the list of the blocks of a snapshot that all of some later snapshots changed.
+/// Create a redaction bookmark: a list of blocks that other snapshots changed.
 #[derive(Debug, Parser)]
 #[command(name = "zfs redact", override_usage = "zfs redact [--dir DIR]… SNAPSHOT BOOKMARK REDACTION_SNAPSHOT…")]
 pub struct RedactArgs {
