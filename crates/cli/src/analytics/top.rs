@@ -15,7 +15,7 @@ use weir_analytics::MAX_PATHS;
 /// Lines of a screen if the terminal does not tell.
 const LINES: usize = 24;
 
-/// Show clients, datasets and operations of pools, or the files with the most bytes, live.
+/// Show clients, datasets and operations of pools live, or the busiest files.
 ///
 /// The first screen covers the time since the process opened the pool, each further one the time since the last. In a terminal, the
 /// screen is replaced every two seconds until Ctrl-C; elsewhere one report is printed, or as many as COUNT says.

@@ -184,7 +184,7 @@ fn commands_that_weir_lacks_and_things_that_are_not_there_are_named() {
         assert_eq!(out.status.code(), Some(code), "{line}: {}", text(&out.stderr));
         text(&out.stderr)
     };
-    for line in ["zfs program tank x", "zpool ddtprune tank", "zfs rewrite tank/x"] {
+    for line in ["zpool ddtprune tank", "zfs rewrite tank/x"] {
         let error = said(line, 2);
         assert!(error.contains("is refused: "), "{line}: {error}");
         assert!(!error.contains("did you mean"), "{line}: {error}");
