@@ -150,11 +150,12 @@ pub(crate) fn error_of(outcome: Option<Outcome>) -> StoreError {
     }
 }
 
-/// Whether the object, not the bucket, is missing.
-fn is_missing(error: &object_store::Error, outcome: Option<&Outcome>) -> bool {
+/// Whether the object, not the bucket, is missing. The status says it: the crate takes the 404 of a PUT with If-Match for an unmet
+/// condition.
+fn is_missing(outcome: Option<&Outcome>) -> bool {
     let codes = ["NoSuchBucket", "ContainerNotFound"];
-    matches!(error, object_store::Error::NotFound { .. })
-        && !outcome.is_some_and(|outcome| codes.iter().any(|code| outcome.why.starts_with(code)))
+    let of_bucket = |outcome: &Outcome| codes.iter().any(|code| outcome.why.starts_with(code));
+    outcome.is_some_and(|outcome| outcome.status == Some(StatusCode::NOT_FOUND) && !of_bucket(outcome))
 }
 
 fn options(range: Option<Range<u64>>, head: bool, slot: &Slot) -> GetOptions {
@@ -185,10 +186,10 @@ impl Store for RemoteStore {
                     let tag = self.protocol.tag(done.e_tag, done.version);
                     tag.ok_or_else(|| StoreError::Refused(NO_TAG.into()))
                 }
-                Err(error) => {
+                Err(_) => {
                     let outcome = slot.take();
                     // For a PUT with If-Match, S3 answers so if there is no object.
-                    if is_missing(&error, outcome.as_ref()) {
+                    if is_missing(outcome.as_ref()) {
                         return Err(StoreError::Precondition);
                     }
                     Err(self.error(outcome))
@@ -203,10 +204,10 @@ impl Store for RemoteStore {
             let is_range = range.is_some();
             let got = match self.protocol.objects().get_opts(&self.path(&key), options(range, false, &slot)).await {
                 Ok(got) => got,
-                Err(error) => {
+                Err(_) => {
                     let outcome = slot.take();
                     let status = outcome.as_ref().and_then(|outcome| outcome.status);
-                    if is_missing(&error, outcome.as_ref()) {
+                    if is_missing(outcome.as_ref()) {
                         return Ok(None);
                     }
                     if is_range && status == Some(StatusCode::RANGE_NOT_SATISFIABLE) {
@@ -235,9 +236,9 @@ impl Store for RemoteStore {
                     let tag = self.protocol.tag(got.meta.e_tag, got.meta.version);
                     tag.map(Some).ok_or_else(|| StoreError::Refused(NO_TAG.into()))
                 }
-                Err(error) => {
+                Err(_) => {
                     let outcome = slot.take();
-                    if is_missing(&error, outcome.as_ref()) { Ok(None) } else { Err(self.error(outcome)) }
+                    if is_missing(outcome.as_ref()) { Ok(None) } else { Err(self.error(outcome)) }
                 }
             }
         })
@@ -249,7 +250,7 @@ impl Store for RemoteStore {
             let outcome = self.http.bare(request).await;
             match outcome.status {
                 Some(status) if status.is_success() => Ok(()),
-                Some(StatusCode::NOT_FOUND) => Err(StoreError::Precondition),
+                _ if is_missing(Some(&outcome)) => Err(StoreError::Precondition),
                 _ => Err(self.error(Some(outcome))),
             }
         })
@@ -289,6 +290,18 @@ mod tests {
         assert!([408, 429, 500, 503].map(error).iter().all(StoreError::is_temporary));
         assert!([301, 400, 403, 404, 405].map(error).iter().all(|error| matches!(error, StoreError::Refused(_))));
         assert!(error_of(None).is_temporary() && error_of(Some(Outcome::default())).is_temporary());
+    }
+
+    #[test]
+    fn an_object_is_missing_by_the_status_and_a_bucket_is_not_an_object() {
+        let outcome = |status, why: &str| Outcome { status: StatusCode::from_u16(status).ok(), why: why.to_owned() };
+        // The answer of S3 to a PUT with If-Match, if there is no object.
+        assert!(is_missing(Some(&outcome(404, "NoSuchKey: The specified key does not exist."))));
+        assert!(is_missing(Some(&outcome(404, ""))));
+        for (status, why) in [(404, "NoSuchBucket"), (404, "ContainerNotFound: none"), (412, ""), (403, "NoSuchKey")] {
+            assert!(!is_missing(Some(&outcome(status, why))), "{status} {why}");
+        }
+        assert!(!is_missing(None));
     }
 
     #[test]

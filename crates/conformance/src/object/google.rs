@@ -15,11 +15,17 @@ const MAX_BODY_BYTES: usize = 64 << 20;
 /// A date: the client wants one, and nothing depends on it.
 const DATE: &str = "Thu, 01 Jan 1970 00:00:00 GMT";
 
-#[derive(Default)]
 struct Bucket {
     /// Generation and bytes by name, as the URL has it.
     objects: BTreeMap<String, (u64, Vec<u8>)>,
     last_generation: u64,
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        // As Google's, in microseconds since 1970: a small number is that of no object.
+        Bucket { objects: BTreeMap::new(), last_generation: 1_700_000_000_000_000 }
+    }
 }
 
 #[derive(Default)]
