@@ -135,9 +135,10 @@ impl Running {
         }
     }
 
-    /// Runs the command to its end, and notes it with the bytes of its stream.
-    async fn run(self, end: StreamEnd, bytes: &AtomicU64) -> Ran {
+    /// Runs the command to its end, and notes it with the bytes of its stream, which are complete when `counted` is ready.
+    async fn run(self, end: StreamEnd, bytes: &AtomicU64, counted: impl Future<Output = ()>) -> Ran {
         let ran = self.admin.administration.stream(&self.line, end).await;
+        counted.await;
         let result = match ran.code {
             0 => format!("done: {} bytes", bytes.load(Ordering::Relaxed)),
             _ => format!("failed after {} bytes: {}", bytes.load(Ordering::Relaxed), text_of(&ran)),
@@ -165,7 +166,7 @@ fn query<T>(given: Result<Query<T>, QueryRejection>) -> Result<T, Refused> {
     given.map(|Query(query)| query).map_err(|wrong| refused(StatusCode::BAD_REQUEST, wrong.body_text()))
 }
 
-/// Name of the file of a snapshot, of characters that each file system takes.
+/// File name for the stream of a snapshot, of characters that every file system accepts.
 fn file_name(snapshot: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._@-".contains(c) { c } else { '-' };
     let name: String = snapshot.chars().map(plain).take(200).collect();
@@ -212,18 +213,22 @@ async fn begin_send(
     let (to, mut chunks) = mpsc::channel::<Vec<u8>>(CHUNKS);
     let (ended, end) = oneshot::channel();
     let sent = Arc::new(AtomicU64::new(0));
-    let counted = sent.clone();
+    // Dropped when the client has taken all that the command wrote, or is gone.
+    let (taking, taken) = oneshot::channel::<()>();
+    let bytes = sent.clone();
     drop(tokio::spawn(async move {
-        let ran = running.run(StreamEnd::Output(to), &counted).await;
+        let counted = async { drop(taken.await) };
+        let ran = running.run(StreamEnd::Output(to), &bytes, counted).await;
         // The client may be gone.
         drop(ended.send(ran));
     }));
     let lost = || refused(StatusCode::INTERNAL_SERVER_ERROR, "the command ended by an error of this program");
     let Some(first) = chunks.recv().await else {
+        drop(taking);
         let ran = end.await.map_err(|_| lost())?;
         return Err(refused(StatusCode::UNPROCESSABLE_ENTITY, text_of(&ran)));
     };
-    let body = unfold((Some(first), chunks, Some(end)), move |(first, mut chunks, mut end)| {
+    let body = unfold((Some(first), chunks, Some((taking, end))), move |(first, mut chunks, mut end)| {
         let sent = sent.clone();
         async move {
             let next = match first {
@@ -235,7 +240,9 @@ async fn begin_send(
                 return Some((Ok(Bytes::from(chunk)), (None, chunks, end)));
             }
             // A stream without its end must not look like a whole one.
-            let ran = end.take()?.await.ok();
+            let (taking, end) = end.take()?;
+            drop(taking);
+            let ran = end.await.ok();
             let is_whole = ran.is_some_and(|ran| ran.code == 0);
             (!is_whole).then(|| (Err(io::Error::other("zfs send failed")), (None, chunks, None)))
         }
@@ -282,7 +289,7 @@ async fn received(running: Running, body: Body) -> Result<Json<Received>, Refuse
     let (to, from) = mpsc::channel::<Bytes>(CHUNKS);
     let read = Arc::new(AtomicU64::new(0));
     let counted = read.clone();
-    let task = tokio::spawn(async move { running.run(StreamEnd::Input(from), &counted).await });
+    let task = tokio::spawn(async move { running.run(StreamEnd::Input(from), &counted, std::future::ready(())).await });
     let mut body = body.into_data_stream();
     let mut stopped = None;
     loop {
@@ -298,14 +305,14 @@ async fn received(running: Running, body: Body) -> Result<Json<Received>, Refuse
                 break;
             }
         };
-        let bytes = chunk.len() as u64;
+        // Before the command has them: it may end with them.
+        read.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         if to.send(chunk).await.is_err() {
             // The command has ended, and says why. It has read the end of the stream, or has failed.
             let rest = async { while body.next().await.is_some_and(|chunk| chunk.is_ok()) {} };
             let _ended = first_of(pin!(rest), pin!(clock.sleep(DRAIN_TIME))).await;
             break;
         }
-        read.fetch_add(bytes, Ordering::Relaxed);
     }
     drop(to);
     let lost = |_| refused(StatusCode::INTERNAL_SERVER_ERROR, "the command ended by an error of this program");
