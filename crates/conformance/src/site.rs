@@ -215,7 +215,15 @@ impl Site {
     /// # Errors
     /// An error was found.
     pub fn scrub(&self, pool: &str) -> Result<(), JudgeError> {
-        self.ok(&format!("zpool scrub -w {pool}"))?;
+        self.until("a scrub can begin", || {
+            // A resilver of what a device lacks begins by itself after a `clear`; no scrub begins while one runs.
+            let out = self.run(&format!("zpool scrub -w {pool}"))?;
+            let error = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+            match out.status.success() {
+                false if !error.contains("currently resilvering") => Err(wrong("zpool scrub -w", error)),
+                is_done => Ok(is_done),
+            }
+        })?;
         let status = self.ok(&format!("zpool status {pool}"))?;
         match status.contains("with 0 errors") && status.contains("No known data errors") {
             true => Ok(()),
