@@ -220,7 +220,7 @@ impl History {
         let (machine, has_lost) = (first.machine.clone(), first.has_lost.clone());
         let mut rng = self.rng.fork();
         let life: Life<'static> = Box::pin(async move {
-            work(&machine, &engine, &files, 0, own, &mut rng, &has_lost).await;
+            unless_lost(work(&machine, &engine, &files, 0, own, &mut rng, &has_lost), &has_lost).await;
             std::future::pending::<()>().await;
         });
         let (mut process, mut life) = (first, life);
