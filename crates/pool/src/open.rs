@@ -188,7 +188,7 @@ struct ImportedState {
 impl Pool {
     /// The pool's health, as `zpool list` shows it: its state, or `SUSPENDED`.
     pub fn health(&self) -> String {
-        self.suspended.as_ref().map_or_else(|| self.state.to_string(), |_| "SUSPENDED".to_owned())
+        self.suspended.as_ref().map_or_else(|| self.state.to_string(), |_| status::SUSPENDED.to_owned())
     }
 
     /// Finds and opens a pool for reading.

@@ -46,6 +46,9 @@ impl VdevState {
 /// States of all vdevs of a tree, by GUID. Vdevs of GUID 0 (missing ones) are left out.
 pub type States = BTreeMap<u64, VdevState>;
 
+/// Health of a pool whose writes are suspended (`zpool_get_state_str`).
+pub const SUSPENDED: &str = "SUSPENDED";
+
 /// Returns the states of `root` and all vdevs below; `present` tells whether the device with a leaf's GUID was found.
 pub fn states(root: &VdevConfig, present: &impl Fn(u64) -> bool, dtls: &Dtls) -> (VdevState, States) {
     let mut all = States::new();

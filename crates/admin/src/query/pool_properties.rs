@@ -10,6 +10,7 @@ use weir_machine::Request;
 use weir_pool::Pool;
 use weir_pool::assemble::state;
 use weir_pool::properties::{Origin, PoolProperty, Value, properties};
+use weir_pool::status::SUSPENDED;
 
 /// Which properties of a pool are read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,9 +91,6 @@ impl PoolPropertiesQuery {
         rows.add(Row::PoolProperties(row)).await
     }
 }
-
-/// Health of a pool whose writes are suspended.
-pub(super) const SUSPENDED: &str = "SUSPENDED";
 
 /// The wanted properties in their order, or all. A user property that is not set is `-`.
 pub(super) fn chosen(all: Vec<PoolProperty>, wanted: Option<&[String]>) -> Vec<PoolProperty> {

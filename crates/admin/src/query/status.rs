@@ -3,7 +3,6 @@
 //! Source: OpenZFS `cmd/zpool/zpool_main.c` (`status_callback`), `include/sys/fs/zfs.h` (`pool_scan_stat_t`,
 //! `pool_removal_stat_t`, `pool_raidz_expand_stat_t`, `pool_checkpoint_stat_t`).
 
-use super::pool_properties::SUSPENDED;
 use super::rebuild_status::RebuildStatus;
 use super::vdev_status::{VdevFacts, VdevStatus};
 use super::{Row, Rows, unreadable};
@@ -24,6 +23,7 @@ use weir_pool::dedup::DedupTables;
 use weir_pool::errlog::Errors;
 use weir_pool::initialize_trim::{LeafActivity, of_pool};
 use weir_pool::scan_status::{self, Stage};
+use weir_pool::status::SUSPENDED;
 use weir_pool::{Pool, PoolError};
 
 /// Parts of a pool's state that are read on demand only.
@@ -271,8 +271,22 @@ impl StatusQuery {
     /// If it cannot be read.
     pub(super) async fn run(&self, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
         let rq = &Request::internal("status");
-        let errors = weir_pool::errlog::errors(pool, rq).await.map_err(unreadable)?;
-        let status = PoolStatus::read(rq, pool, &errors, self.dedup).await.map_err(unreadable)?;
+        let read = self.read(rq, pool).await.map_err(unreadable)?;
+        self.add(rq, pool, read, rows).await
+    }
+
+    async fn read(&self, rq: &Request, pool: &Pool) -> Result<(PoolStatus, Errors), PoolError> {
+        let errors = weir_pool::errlog::errors(pool, rq).await?;
+        Ok((PoolStatus::read(rq, pool, &errors, self.dedup).await?, errors))
+    }
+
+    async fn add(
+        &self,
+        rq: &Request,
+        pool: &Pool,
+        (status, errors): (PoolStatus, Errors),
+        rows: &mut Rows,
+    ) -> Result<(), Refusal> {
         rows.add(Row::PoolStatus(Box::new(status))).await?;
         if self.damaged {
             for place in weir_pool::errlog::error_lines(pool, rq, &errors).await {
@@ -281,21 +295,15 @@ impl StatusQuery {
         }
         Ok(())
     }
-}
 
-impl StatusQuery {
     /// As [`StatusQuery::run`], of a pool that is suspended: if a part of its state cannot be read, what is in memory.
     ///
     /// # Errors
     /// As [`StatusQuery::run_suspended`].
     pub(super) async fn run_if_readable(&self, engine: &Engine, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
         let rq = &Request::internal("status");
-        let read = async {
-            let errors = weir_pool::errlog::errors(pool, rq).await?;
-            PoolStatus::read(rq, pool, &errors, self.dedup).await
-        };
-        match read.await {
-            Ok(_) => self.run(pool, rows).await,
+        match self.read(rq, pool).await {
+            Ok(read) => self.add(rq, pool, read, rows).await,
             Err(error) => Self::run_suspended(engine, &error.to_string(), rows).await,
         }
     }

@@ -21,7 +21,7 @@ use weir_daemon::service::exported_names;
 use weir_daemon::shares::ShareState;
 use weir_machine::Request;
 use weir_pool::OpenOptions;
-use weir_pool::status::VdevState;
+use weir_pool::status::{SUSPENDED, VdevState};
 use weir_web::HistoryStatus;
 
 impl Daemon {
@@ -80,9 +80,6 @@ pub fn show(call: &Call, daemon: &Arc<Daemon>, args: &StatusArgs) -> Result<u8, 
     }
     Ok(0)
 }
-
-/// Health of a suspended pool.
-const SUSPENDED: &str = "SUSPENDED";
 
 /// The status as an object whose numbers are integers.
 fn gather(call: &Call, daemon: &Arc<Daemon>) -> Result<Map<String, Value>, Failure> {

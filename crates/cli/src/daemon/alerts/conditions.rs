@@ -15,7 +15,7 @@ use weir_machine::Request;
 use weir_pool::config::{VdevConfig, VdevKind};
 use weir_pool::properties::properties;
 use weir_pool::scan_status::{Stage, last_scan};
-use weir_pool::status::VdevState;
+use weir_pool::status::{SUSPENDED, VdevState};
 use weir_pool::{OpenOptions, Pool, dtls};
 
 /// Stored value of `sync=disabled` (`ZFS_SYNC_DISABLED`).
@@ -127,7 +127,7 @@ pub async fn gather(
 fn unread(pool: &ServedPool, error: &str) -> Condition {
     let name = pool.engine.name();
     let (state, text) = match pool.engine.devices().suspended_because() {
-        Some(why) => ("SUSPENDED", format!("pool '{name}' is suspended: {why}")),
+        Some(why) => (SUSPENDED, format!("pool '{name}' is suspended: {why}")),
         None => ("unreadable", format!("pool '{name}' cannot be read: {error}")),
     };
     Condition { kind: Kind::Pool, subject: name, state: state.to_owned(), text, critical: true }
