@@ -13,6 +13,8 @@ mod results;
 mod server;
 mod subject;
 
+pub use results::read as read_result;
+
 use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

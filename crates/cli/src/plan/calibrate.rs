@@ -1,7 +1,8 @@
 //! `weir plan calibrate`: what work costs on the processors of this machine.
 #![allow(clippy::disallowed_methods, reason = "measures real time, outside of any engine")]
 
-use super::{calibrate_engine, check, drive};
+use super::{calibrate_engine, drive};
+use crate::bench::read_result;
 use crate::failure::Failure;
 use clap::Parser;
 use std::hint::black_box;
@@ -43,7 +44,7 @@ pub struct CalibrateArgs {
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<u8, Failure> {
     let drive = args.device.as_deref().map(|path| {
-        let result = check::result(path)?;
+        let result = read_result(path)?;
         Ok::<String, Failure>(drive::line(&drive::flash(&result)?, &result.target))
     });
     print!("{}", drive.transpose()?.unwrap_or_default());

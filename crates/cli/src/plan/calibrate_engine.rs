@@ -133,6 +133,5 @@ async fn cheapest(files: &FileSystem, object: ObjectId, bytes: u64, round: Durat
 
 /// Processor time of this process so far, of all its threads, in nanoseconds.
 fn processor_ns() -> f64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    weir_lab::clock::cpu_seconds().unwrap_or_default() * 1e9
 }

@@ -1,16 +1,13 @@
 //! `weir plan check`: how far the planner may be believed on a machine: what `weir bench` measured, beside what it predicts.
 
-use super::{failed, print_json, read};
-use crate::args::CommandLine;
+use super::{check_seconds, failed, print_json, read};
+use crate::bench::read_result;
 use crate::failure::Failure;
 use clap::Parser;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use weir_lab::result::{Round, RunResult, Step};
 use weir_planner::plan::check::{Check, MeasuredLoad, check};
 use weir_planner::plan::description::{Description, WorkloadSection};
-
-/// Longest simulation of a load in virtual seconds.
-const MAX_SECONDS: f64 = 600.0;
 
 /// Compare the planner's predictions with what was measured.
 ///
@@ -37,13 +34,11 @@ pub struct CheckArgs {
 
 /// Runs the command.
 pub fn run(args: &CheckArgs) -> Result<u8, Failure> {
-    if !(0.001..=MAX_SECONDS).contains(&args.seconds) {
-        return Err(CheckArgs::misused(&format!("--seconds is between 0.001 and {MAX_SECONDS}")));
-    }
+    check_seconds::<CheckArgs>(args.seconds)?;
     let description = Description::parse(&read(&args.file)?).map_err(|error| failed(&args.file, &error))?;
     let mut loads = Vec::new();
     for path in &args.results {
-        loads.extend(loads_of(&result(path)?));
+        loads.extend(loads_of(&read_result(path)?));
     }
     if loads.is_empty() {
         let text = "weir plan check: the results have no load of blocks of one size that was measured: run stream, grid or quick";
@@ -62,12 +57,6 @@ pub fn run(args: &CheckArgs) -> Result<u8, Failure> {
         print!("{}", text(&checked))
     }
     Ok(0)
-}
-
-/// Reads the result of a run: its directory, or the file.
-pub fn result(path: &Path) -> Result<RunResult, Failure> {
-    let file = if path.is_dir() { path.join("result.json") } else { path.to_path_buf() };
-    RunResult::read(&file).map_err(|error| Failure::failed(format!("weir plan: {error}")))
 }
 
 fn loads_of(result: &RunResult) -> Vec<MeasuredLoad> {

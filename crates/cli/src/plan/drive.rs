@@ -2,12 +2,13 @@
 
 use crate::failure::Failure;
 use weir_lab::methods::device::{FLUSHED, RANDOM_READ, RANDOM_READ_1, RANDOM_WRITE, READ, SUSTAINED, WRITE_1};
+use weir_lab::methods::figure;
 use weir_lab::result::{Round, RunResult};
 use weir_planner::hardware::flash::FlashSpec;
 
 /// Bytes of a small operation of the run.
 const SMALL_BYTES: f64 = 4096.0;
-/// Seconds of the sustained write at its beginning, in which a write buffer takes what the flash does not.
+/// Seconds at the beginning of the sustained write that show whether a write buffer is faster than the flash behind it.
 const FIRST_SECONDS: usize = 3;
 /// The beginning counts as faster from this factor on.
 const FASTER: f64 = 1.2;
@@ -26,21 +27,19 @@ pub fn flash(result: &RunResult) -> Result<FlashSpec, Failure> {
     if result.environment.iter().any(rotates) {
         return Err(failed("the disk has platters: take the drive of a description from its data sheet, or hdd-7k"));
     }
-    let step = |name: &str| {
-        let step = result.steps.iter().find(|step| step.name == name && !step.rounds.is_empty());
-        step.ok_or_else(|| failed(format!("{} has no step '{name}': measure with 'weir bench device'", result.target)))
+    let rate = |name: &str, of: fn(&Round) -> f64| {
+        let missing = || failed(format!("{} has no rate of '{name}': measure with 'weir bench device'", result.target));
+        figure(result, name, of).filter(|rate| *rate > 0.0).ok_or_else(missing)
     };
-    let operations = |name: &str| {
-        let rate = step(name)?.median(Round::operations_per_s);
-        if rate > 0.0 { Ok(rate) } else { Err(failed(format!("the step '{name}' has no rate"))) }
-    };
-    let mb_s = |name: &str| Ok::<f64, Failure>(step(name)?.median(Round::bytes_per_s) / 1e6);
+    let operations = |name: &str| rate(name, Round::operations_per_s);
+    let mb_s = |name: &str| Ok::<f64, Failure>(rate(name, Round::bytes_per_s)? / 1e6);
     let read_mb_s = mb_s(READ)?;
     let small_us = |rate: f64, mb_s: f64| (1e6 / rate - SMALL_BYTES / mb_s).max(1.0);
     let read_us = small_us(operations(RANDOM_READ_1)?, read_mb_s);
     let channels = (operations(RANDOM_READ)? * read_us / 1e6).round().clamp(1.0, 1024.0) as u32;
     let sustained_mb_s = mb_s(SUSTAINED)?;
-    let (first_mb_s, buffer_gb) = buffer(&step(SUSTAINED)?.rounds, sustained_mb_s);
+    let sustained = result.steps.iter().find(|step| step.name == SUSTAINED);
+    let (first_mb_s, buffer_gb) = buffer(sustained.map_or(&[], |step| &step.rounds), sustained_mb_s);
     let write_mb_s = first_mb_s.max(sustained_mb_s);
     let write_us = small_us(operations(WRITE_1)?, write_mb_s);
     let flush_us = (1e6 / operations(FLUSHED)? - write_us - SMALL_BYTES / write_mb_s).max(0.0);

@@ -77,12 +77,18 @@ pub fn run(args: &PlanArgs) -> Result<u8, Failure> {
     if args.files.is_empty() {
         return Err(PlanArgs::misused("missing FILE; 'weir plan --example' prints a description"));
     }
-    if !(0.001..=MAX_SECONDS).contains(&args.seconds) {
-        return Err(PlanArgs::misused(&format!("--seconds is between 0.001 and {MAX_SECONDS}")));
-    }
+    check_seconds::<PlanArgs>(args.seconds)?;
     match &args.sweep {
         Some(sweep) => sweeps(args, sweep),
         None => plans(args),
+    }
+}
+
+/// Refuses measurements that are too short or too long.
+fn check_seconds<C: CommandLine>(seconds: f64) -> Result<(), Failure> {
+    match (0.001..=MAX_SECONDS).contains(&seconds) {
+        true => Ok(()),
+        false => Err(C::misused(&format!("--seconds is between 0.001 and {MAX_SECONDS}"))),
     }
 }
 

@@ -251,7 +251,7 @@ pub fn advice(result: &RunResult) -> Vec<String> {
 }
 
 /// Median of a figure of a step, if it was measured.
-fn figure(result: &RunResult, step: &str, figure: impl Fn(&Round) -> f64) -> Option<f64> {
+pub fn figure(result: &RunResult, step: &str, figure: impl Fn(&Round) -> f64) -> Option<f64> {
     let step = result.steps.iter().find(|have| have.name == step && !have.rounds.is_empty())?;
     Some(step.median(figure))
 }
