@@ -42,6 +42,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::JudgeError;
+use crate::report::Report;
 use crate::zdb::{Tools, output};
 
 /// Cache limit in every benchmark.
@@ -161,6 +162,29 @@ fn fio(direction: &str, files: &[PathBuf], arguments: &[String]) -> Result<Measu
         seconds: figure("runtime") / 1000.0,
         ..Measured::default()
     })
+}
+
+/// Measures fio on these files at once through io_uring; a write ends with an fsync.
+fn fio_uring(pattern: &str, files: &[PathBuf], arguments: &[&str]) -> Result<Measured, JudgeError> {
+    let direction = if pattern.ends_with("read") { "read" } else { "write" };
+    let mut all = vec!["--ioengine=io_uring".to_string(), "--end_fsync=1".to_string(), format!("--rw={pattern}")];
+    all.extend(arguments.iter().map(|argument| (*argument).to_string()));
+    fio(direction, files, &all)
+}
+
+/// Counts whether a ratio meets its target, if it has one; returns the target and the verdict as a row shows them.
+fn verdict(report: &mut Report, ratio: f64, target: Option<f64>) -> (String, &'static str) {
+    match target {
+        None => ("-".to_string(), ""),
+        Some(target) if ratio >= target => {
+            report.passed += 1;
+            (format!("{target:.2}"), "met")
+        }
+        Some(target) => {
+            report.failed += 1;
+            (format!("{target:.2}"), "missed")
+        }
+    }
 }
 
 /// Processor time of all threads of a process so far (`proc(5)`), in ticks of 10 ms.

@@ -186,19 +186,9 @@ impl Bench {
         let peer: Vec<f64> = pairs.iter().map(|(_, peer)| value(peer)).collect();
         let ratios: Vec<f64> = ours.iter().zip(&peer).map(|(ours, peer)| ours / peer).collect();
         let ratio = super::write::median(&ratios);
-        let wanted = target.map_or("-".to_string(), |target| format!("{target:.2}"));
-        let verdict = match target {
-            Some(target) if ratio < target => "missed",
-            Some(_) => "met",
-            None => "",
-        };
+        let (wanted, verdict) = super::verdict(report, ratio, target);
         let (ours, peer) = (super::write::spread(&ours), super::write::spread(&peer));
         line(&format!("{shown:<42} {ours:>25} {unit} {peer:>25} {unit} {ratio:>6.2} {wanted:>6} {verdict}"));
-        match target.map(|target| ratio >= target) {
-            Some(true) => report.passed += 1,
-            Some(false) => report.failed += 1,
-            None => {}
-        }
     }
 
     /// Prints the requests of a measurement for each GB, and their price, as the mean of the rounds; processor time and memory.

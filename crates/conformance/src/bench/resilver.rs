@@ -10,7 +10,7 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use super::write::{self, Disks};
-use super::{Measured, line_of, measuring, resilver_child};
+use super::{fio_uring, line_of, measuring, resilver_child};
 use crate::report::{Report, line};
 use crate::{JudgeError, wrong};
 use std::path::Path;
@@ -37,7 +37,7 @@ const TIME_LEFT: f64 = 0.2;
 /// Times left that are compared: they are stated in whole seconds.
 const LEAST_LEFT_S: f64 = 4.0;
 
-/// A device that reads and writes at the same rate, whatever the order.
+/// A device that reads and writes at the same rate in any order.
 const LIMITED: FlashSpec = FlashSpec {
     read_mb_s: LIMITED_MB_S,
     write_mb_s: LIMITED_MB_S,
@@ -106,19 +106,8 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
 /// Prints a row, and records whether it meets its target.
 fn row(report: &mut Report, name: &str, (ours, bound): (f64, f64), target: Option<f64>) {
     let ratio = ours / bound;
-    let about = format!("{ours:>9.1} {bound:>9.1} {ratio:>6.2}");
-    let line = |word: &str, wanted: String| line(&format!("{name:<58} {about} {wanted:>6} {word}"));
-    match target {
-        Some(target) if ratio >= target => {
-            report.passed += 1;
-            line("met", format!("{target:.2}"));
-        }
-        Some(target) => {
-            report.failed += 1;
-            line("missed", format!("{target:.2}"));
-        }
-        None => line("", "-".to_owned()),
-    }
+    let (wanted, verdict) = super::verdict(report, ratio, target);
+    line(&format!("{name:<58} {ours:>9.1} {bound:>9.1} {ratio:>6.2} {wanted:>6} {verdict}"));
 }
 
 fn failed(error: impl ToString) -> JudgeError {
@@ -221,8 +210,8 @@ fn plain_files(shape: &Shape, record: u64, share: f64, rounds: usize, report: &m
     let depth = format!("--iodepth={}", 32_u64.div_ceil(shape.disks.images));
     let mut ratios: Vec<(f64, f64)> = Vec::new();
     for _ in 0..rounds {
-        let reads = fio("read", &images, [&depth, &size])?;
-        let writes = fio("write", &images[..1], ["--iodepth=32", &size])?;
+        let reads = fio_uring("read", &images, &["--bs=128k", "--offset=5m", &depth, &size])?;
+        let writes = fio_uring("write", &images[..1], &["--bs=128k", "--offset=5m", "--iodepth=32", &size])?;
         // The new disk's bytes take the time of their own writes, and that of the reads from which they are computed.
         let bound = 1.0 / (shape.read / reads.mb_per_second() + 1.0 / writes.mb_per_second());
         let folder = folder.display().to_string();
@@ -234,17 +223,6 @@ fn plain_files(shape: &Shape, record: u64, share: f64, rounds: usize, report: &m
     let name = format!("{}, plain files, {} KiB: MB/s to the new disk", shape.name, record >> 10);
     row(report, &name, ratios[ratios.len() / 2], target);
     Ok(())
-}
-
-/// fio on these files at once, through io_uring.
-fn fio(direction: &str, images: &[std::path::PathBuf], arguments: [&str; 2]) -> Result<Measured, JudgeError> {
-    let mut all = vec!["--ioengine=io_uring".to_string(), format!("--rw={direction}"), "--bs=128k".to_string()];
-    all.push("--offset=5m".to_string());
-    if direction == "write" {
-        all.push("--end_fsync=1".to_string());
-    }
-    all.extend(arguments.map(String::from));
-    super::fio(direction, images, &all)
 }
 
 /// The measuring process: see [`resilver_child`].

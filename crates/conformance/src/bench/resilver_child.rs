@@ -2,19 +2,13 @@
 //! blank file beside them.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
-use super::write_child::{PIECE_BYTES, POOL, file, make_pool, noise};
+use super::write_child::{PIECE_BYTES, make_with, noise};
 use super::{Measured, SELF, cpu_seconds, peak_bytes};
 use crate::{JudgeError, io, wrong};
-use bytes::Bytes;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
-use weir_dsl::props::Value;
-use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, Engine, NewLeaf, OfflineMode};
-use weir_files::{Cred, WriteAt};
-use weir_machine::Request;
 use weir_pool::VdevConfig;
 
 fn failed(error: impl ToString) -> JudgeError {
@@ -35,9 +29,11 @@ pub fn measure(layout: &str, record: u64, mib: u64, folder: &Path) -> Result<Mea
     }
     let machine = weir_linux::machine().map_err(failed)?;
     machine.block_on(async {
-        let engine = make_pool(&machine, folder, layout).await?;
-        fill(&engine, record, mib).await?;
-        let device = last_leaf(&engine)?;
+        let target = make_with(&machine, folder, layout, &[("recordsize", record)]).await?;
+        target.sequential(&noise(7, 8 * PIECE_BYTES), mib << 20).await?;
+        let engine = &target.engine;
+        engine.sync().await.map_err(failed)?;
+        let device = last_leaf(engine)?;
         let begun = Instant::now();
         let cpu_begun = cpu_seconds(SELF);
         engine.vdevs().offline(device, OfflineMode::Kept).await.map_err(failed)?;
@@ -54,23 +50,6 @@ pub fn measure(layout: &str, record: u64, mib: u64, folder: &Path) -> Result<Mea
         engine.export().await.map_err(failed)?;
         Ok(Measured { bytes, operations: 1, seconds, peak_bytes, cpu_seconds })
     })
-}
-
-async fn fill(engine: &Arc<Engine>, record: u64, mib: u64) -> Result<(), JudgeError> {
-    let rq = &Request::internal("bench");
-    let name = format!("{POOL}/files");
-    let properties = vec![("recordsize".to_owned(), Value::Number(record))];
-    let kind = Kind::FileSystem(FileSystemSpec::default());
-    engine.create_dataset(NewDataset { name: name.clone(), kind, properties }).await.map_err(failed)?;
-    let files = engine.file_system(rq, &name).await.map_err(failed)?;
-    let data = noise(7, 8 * PIECE_BYTES);
-    let object = file(&files, rq, "large").await?;
-    for (number, piece) in (0..mib).zip(data.chunks_exact(PIECE_BYTES).cycle()) {
-        let at = WriteAt::Offset(number * PIECE_BYTES as u64);
-        let piece = Bytes::copy_from_slice(piece);
-        files.contents().write(rq, &Cred::root(), object, at, piece).await.map_err(failed)?;
-    }
-    engine.sync().await.map_err(failed)
 }
 
 fn last_leaf(engine: &Engine) -> Result<u64, JudgeError> {

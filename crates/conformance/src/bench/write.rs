@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 
 use super::mounted::{self, MountedBy};
 use super::write_child::{RANDOM_TIME, budget_bytes};
-use super::{Measured, folder, line_of, measuring};
+use super::{Measured, fio_uring, folder, line_of, measuring, verdict};
 use crate::JudgeError;
 use crate::report::{Report, line};
 
@@ -165,7 +165,7 @@ impl Bench<'_> {
         let mut ours = Rounds::new();
         let mut raw = Rounds::new();
         for _ in 0..self.rounds {
-            raw.push(fio("write", &images, ["--bs=128k", &depth, "--offset=5m", &size])?);
+            raw.push(fio_uring("write", &images, &["--bs=128k", &depth, "--offset=5m", &size])?);
             ours.push(self.ours("sequential", disks, disks.payload_mib)?.0);
         }
         let payload = |raw: &Measured| raw.mb_per_second() * disks.share;
@@ -208,7 +208,7 @@ impl Bench<'_> {
         let time = format!("--runtime={}", RANDOM_TIME.as_secs());
         for _ in 0..self.rounds {
             let arguments = ["--bs=8k", "--iodepth=32", "--offset=5m", &size, &time, "--time_based", "--norandommap"];
-            raw.push(fio("randwrite", &images, arguments)?);
+            raw.push(fio_uring("randwrite", &images, &arguments)?);
             let (measured, printed) = self.ours("random", &SINGLE, RANDOM_MIB)?;
             ours.push(measured);
             groups.extend(printed.lines().find_map(|line| line.strip_prefix("groups ")?.parse::<u64>().ok()));
@@ -316,26 +316,12 @@ impl Bench<'_> {
         let ours: Vec<f64> = ours.iter().map(of_ours).collect();
         let peer: Vec<f64> = peer.iter().map(of_peer).collect();
         let ratio = median(&ours.iter().zip(&peer).map(|(ours, peer)| ours / peer).collect::<Vec<_>>());
-        let wanted = target.map_or("-".to_string(), |target| format!("{target:.2}"));
-        let met = match target {
-            Some(target) if ratio < target => "missed",
-            Some(_) => "met",
-            None => "",
-        };
+        let (wanted, met) = verdict(self.report, ratio, target);
         line(&format!(
             "{name:<36} {:>25} {unit} {:>25} {unit} {ratio:>6.2} {wanted:>6} {met}",
             spread(&ours),
             spread(&peer)
         ));
-        self.book(target.map(|target| ratio >= target));
-    }
-
-    fn book(&mut self, met: Option<bool>) {
-        match met {
-            Some(true) => self.report.passed += 1,
-            Some(false) => self.report.failed += 1,
-            None => {}
-        }
     }
 
     /// Prints the processor time of the row above, and its memory, which has a target of its own.
@@ -351,16 +337,15 @@ impl Bench<'_> {
         ));
         let budget = budget_bytes() as f64;
         let peak = ours.iter().map(|m| m.peak_bytes).max().unwrap_or_default() as f64;
-        let met = peak <= budget * MEMORY_SLACK;
+        let (_, met) = verdict(self.report, budget * MEMORY_SLACK / peak, Some(1.0));
         line(&format!(
             "{:<36} {:.0} MB, {:.2} of cache and dirty limit ({:.0} MB), at most {MEMORY_SLACK}: {}",
             format!("  {name}: peak memory"),
             peak / 1e6,
             peak / budget,
             budget / 1e6,
-            if met { "met" } else { "missed" }
+            met
         ));
-        self.book(Some(met));
     }
 }
 
@@ -374,7 +359,7 @@ pub(super) fn images(home: &Path, disks: &Disks) -> Result<Vec<PathBuf>, JudgeEr
     let there = |image: &PathBuf| image.metadata().is_ok_and(|found| found.len() == disks.image_mib << 20);
     let made = home.join(".made");
     if !images.iter().all(there) || !made.exists() {
-        fio("write", &images, ["--bs=1m", "--iodepth=4", &format!("--size={}m", disks.image_mib)])?;
+        fio_uring("write", &images, &["--bs=1m", "--iodepth=4", &format!("--size={}m", disks.image_mib)])?;
         std::fs::write(made, []).map_err(io)?;
     }
     Ok(images)
@@ -393,13 +378,6 @@ pub(super) fn folder_of(disks: &str) -> PathBuf {
 fn path(path: &Path) -> Result<String, JudgeError> {
     let absolute = path.canonicalize().map_err(|source| JudgeError::Io { what: path.display().to_string(), source })?;
     Ok(absolute.display().to_string())
-}
-
-/// Measures a write of fio through io_uring with an fsync at its end.
-fn fio<const N: usize>(pattern: &str, images: &[PathBuf], arguments: [&str; N]) -> Result<Measured, JudgeError> {
-    let mut all = vec!["--ioengine=io_uring".to_string(), "--end_fsync=1".to_string(), format!("--rw={pattern}")];
-    all.extend(arguments.map(String::from));
-    super::fio("write", images, &all)
 }
 
 pub(super) fn median(of: &[f64]) -> f64 {

@@ -74,9 +74,9 @@ fn failed(error: impl ToString) -> JudgeError {
 }
 
 /// The file system that a measurement writes to.
-struct Target {
+pub(super) struct Target {
     machine: Machine,
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     files: Arc<FileSystem>,
 }
 
@@ -110,14 +110,24 @@ pub(super) async fn make_pool(machine: &Machine, folder: &Path, layout: &str) ->
 }
 
 async fn make(machine: &Machine, what: &str, folder: &Path, layout: &str) -> Result<Target, JudgeError> {
-    let engine = make_pool(machine, folder, layout).await?;
-    let properties = match what {
-        "random" => vec![("recordsize", RANDOM_BYTES as u64)],
-        "plain-text" | "plain-half" => vec![("compression", UNCOMPRESSED)],
-        "lz4-text" | "lz4-half" => vec![("compression", LZ4)],
-        _ => Vec::new(),
+    let properties: &[(&str, u64)] = match what {
+        "random" => &[("recordsize", RANDOM_BYTES as u64)],
+        "plain-text" | "plain-half" => &[("compression", UNCOMPRESSED)],
+        "lz4-text" | "lz4-half" => &[("compression", LZ4)],
+        _ => &[],
     };
-    let properties = properties.into_iter().map(|(name, value)| (name.to_string(), Value::Number(value))).collect();
+    make_with(machine, folder, layout, properties).await
+}
+
+/// Makes a pool on the images of a folder, with a file system that has these properties, as stored.
+pub(super) async fn make_with(
+    machine: &Machine,
+    folder: &Path,
+    layout: &str,
+    properties: &[(&str, u64)],
+) -> Result<Target, JudgeError> {
+    let engine = make_pool(machine, folder, layout).await?;
+    let properties = properties.iter().map(|(name, value)| ((*name).to_string(), Value::Number(*value))).collect();
     let kind = Kind::FileSystem(FileSystemSpec::default());
     engine.create_dataset(NewDataset { name: FILES.to_string(), kind, properties }).await.map_err(failed)?;
     let files = engine.file_system(&Request::internal("bench"), FILES).await.map_err(failed)?;
@@ -158,7 +168,7 @@ fn measure(what: &str, folder: &Path, layout: &str, mib: u64) -> Result<Measured
 }
 
 /// Returns the file with this name, which is created if it does not exist.
-pub(super) async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, JudgeError> {
+async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result<ObjectId, JudgeError> {
     let new = New { exclusive: false, ..New::of(NewKind::Regular, 0o644) };
     let made = files.names().create(rq, &Cred::root(), files.root(), name.as_bytes(), &new).await.map_err(failed)?;
     Ok(made.object)
@@ -166,7 +176,7 @@ pub(super) async fn file(files: &FileSystem, rq: &Request, name: &str) -> Result
 
 impl Target {
     /// Writes one file from its beginning to its end, then an fsync.
-    async fn sequential(&self, data: &[u8], bytes: u64) -> Result<(u64, u64), JudgeError> {
+    pub(super) async fn sequential(&self, data: &[u8], bytes: u64) -> Result<(u64, u64), JudgeError> {
         let rq = &Request::internal("bench");
         let file = file(&self.files, rq, "large").await?;
         let pieces = bytes / PIECE_BYTES as u64;
