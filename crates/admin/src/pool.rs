@@ -204,7 +204,7 @@ pub trait Host: Sync {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Runs a program in one txg. `monitor` tells whether its caller cancels it. The default is for processes without an
+    /// Runs a program in one txg. `monitor` says whether its caller cancels it. The default is for processes without an
     /// interpreter.
     ///
     /// # Errors

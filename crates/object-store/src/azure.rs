@@ -59,7 +59,7 @@ impl Protocol for Azure {
     fn meaning(&self, status: StatusCode, why: &str) -> Option<StoreError> {
         let refused = || Some(StoreError::Refused(shown(status, why)));
         match status {
-            // Other conflicts are none of conditions: a blob that may not be changed, a container that is being deleted.
+            // Azure answers 409 also for other reasons: the blob is immutable, or its container is being deleted.
             StatusCode::CONFLICT if !why.starts_with("BlobAlreadyExists") => refused(),
             // A lease of Azure's own, which another client has taken on the blob.
             StatusCode::PRECONDITION_FAILED if why.starts_with("Lease") => refused(),

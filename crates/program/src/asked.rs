@@ -57,7 +57,7 @@ pub enum List {
     SystemProperties,
 }
 
-/// A value that the pool tells.
+/// A value in an answer of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// A text.

@@ -202,7 +202,7 @@ fn bootstrap(lua: &Lua, string: &Table, coroutine: &Table) -> Result<Function, E
     Ok(less)
 }
 
-/// The integer that a text is, with white space around it (`luaO_str2d`).
+/// Parses a text as an integer; white space around it does not count (`luaO_str2d`).
 fn whole_integer(text: &[u8]) -> Option<i64> {
     let text = text.trim_ascii();
     let (value, used) = parse_integer(text);

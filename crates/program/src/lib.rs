@@ -92,7 +92,7 @@ fn failed(kind: ProgramFailureKind) -> ProgramEnd {
 
 /// Runs a program on an open pool. Returns when its changes are on stable storage.
 ///
-/// File systems in `mounted` can be neither destroyed nor rolled back. `monitor` tells whether the caller cancels the program.
+/// File systems in `mounted` can be neither destroyed nor rolled back. `monitor` says whether the caller cancels the program.
 ///
 /// # Errors
 /// [`PoolError::Suspended`] if the txg cannot be written. The failure of the program is no error.

@@ -45,7 +45,7 @@ pub struct Run {
     pub memory_limit_bytes: usize,
     /// Message and traceback of the error that ended the script.
     pub failure: RefCell<Option<Vec<u8>>>,
-    /// Whether the error that ended the script is that of the memory limit.
+    /// Whether the script ended because it reached its memory limit.
     pub is_out_of_memory: Cell<bool>,
     ask: Box<dyn Fn(Ask) -> Option<Reply>>,
     clock: Clock,

@@ -158,7 +158,7 @@ impl Sampler {
         }
     }
 
-    /// Finds the paths of the files of the last second while someone follows the live stream, until the task is dropped.
+    /// Finds the paths of the files of the last second while a client follows the live stream, until the task is dropped.
     pub async fn run_paths(self: Arc<Self>) {
         let mut paths = FilePaths::default();
         let mut rounds = 0;

@@ -55,7 +55,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time in which a process must say which pools it has open.
+/// Timeout of the question which pools a process has open.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 /// Maximum length of a socket's path in bytes (`sun_path`).
 const MAX_SOCKET_PATH_LEN: usize = 107;

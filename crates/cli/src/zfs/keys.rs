@@ -343,7 +343,7 @@ pub fn unload(call: &Call, args: &UnloadKeyArgs) -> Result<u8, Failure> {
                 }
                 None => false,
             };
-            // Of many, those that are not loaded are passed over.
+            // With -a and -r, datasets whose key is not loaded are skipped.
             if many && !loaded {
                 continue;
             }
