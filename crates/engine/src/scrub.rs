@@ -74,7 +74,7 @@ pub enum ScrubStart {
 /// Integers of the record of a position, before those of [`Revisits`].
 const RECORD_WORDS: usize = 7;
 /// Nanoseconds of a second.
-const NS_PER_S: u64 = 1_000_000_000;
+const NS_PER_S: i64 = 1_000_000_000;
 /// Maximum errors that one pass records.
 const MAX_ERRORS: usize = 10_000;
 
@@ -318,7 +318,7 @@ impl Scrubs<'_> {
     /// Counts the time since `began` as time of the scan; returns the present.
     fn spent_since(&self, began: Nanos) -> Nanos {
         let now = self.engine.machine.clock.now();
-        self.engine.scan_unrecorded_ns.fetch_add(now.ns_since(began), Ordering::SeqCst);
+        self.engine.scan_unrecorded_ns.fetch_add(now.ns_since(began).cast_signed(), Ordering::SeqCst);
         now
     }
 }
@@ -487,12 +487,12 @@ impl TxgSync<'_> {
         scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
         scan.errors = scan.errors.saturating_add(pass.error_count);
-        // The rest of a second is recorded with the next pass: rounded up after each pass of two seconds, the time left was half as
-        // long again.
+        // The nearest second is recorded, and the rest with the next pass: rounded up after each pass of two seconds, the time left
+        // was half as long again.
         let unrecorded_ns = &self.engine.scan_unrecorded_ns;
-        let seconds = unrecorded_ns.load(Ordering::SeqCst) / NS_PER_S;
+        let seconds = (unrecorded_ns.load(Ordering::SeqCst) + NS_PER_S / 2).max(0) / NS_PER_S;
         unrecorded_ns.fetch_sub(seconds * NS_PER_S, Ordering::SeqCst);
-        progress.active_s = progress.active_s.saturating_add(seconds);
+        progress.active_s = progress.active_s.saturating_add(seconds.unsigned_abs());
         let resilvers = progress.is_resilver();
         progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
         let returns = self.engine.returns.load(Ordering::SeqCst);
