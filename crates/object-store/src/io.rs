@@ -4,7 +4,6 @@ use crate::core::{Core, State, key};
 use crate::disks::Handle;
 use crate::object::Known;
 use crate::transfer::Failed;
-use bytes::Bytes;
 use futures_util::future::join_all;
 use std::sync::Arc;
 use weir_machine::{Access, Disk, DiskError, Geometry, Io, Op};
@@ -48,6 +47,36 @@ fn fail(io: Io, why: Failed) {
     let Io { op, offset, len, .. } = io;
     let why = if len == 0 { why } else { format!("{why} ({len} bytes at {offset} of the disk)") };
     io.fail(DiskError::Store { op, why: why.into() });
+}
+
+/// A part of a read: a range of an object, and the buffers that it fills.
+struct Part<'a> {
+    index: u64,
+    /// Offset in the object.
+    at: u32,
+    /// Bytes of all pieces.
+    len: usize,
+    pieces: Vec<&'a mut [u8]>,
+}
+
+impl Part<'_> {
+    /// Calls a function with each buffer and its offset in the object.
+    fn each(&mut self, mut each: impl FnMut(u32, &mut [u8])) {
+        self.all(|at, piece| {
+            each(at, piece);
+            true
+        });
+    }
+
+    /// As [`Part::each`] until the function returns `false`; returns whether it did not.
+    fn all(&mut self, mut each: impl FnMut(u32, &mut [u8]) -> bool) -> bool {
+        let mut at = self.at;
+        self.pieces.iter_mut().all(|piece| {
+            let begins = at;
+            at += piece.len() as u32;
+            each(begins, piece)
+        })
+    }
 }
 
 impl Core {
@@ -112,22 +141,39 @@ impl Core {
         if is_sequential {
             self.read_ahead((io.offset + io.len).div_ceil(self.object_bytes));
         }
+        let read = {
+            let parts = self.parts_of(&mut io);
+            join_all(parts.into_iter().map(|part| self.read_part(part, is_sequential))).await
+        };
+        match read.into_iter().find_map(Result::err) {
+            Some(why) => fail(io, why),
+            None => io.succeed(),
+        }
+    }
+
+    /// The buffers of a read by objects.
+    fn parts_of<'a>(&self, io: &'a mut Io) -> Vec<Part<'a>> {
         let parts = self.parts(io.offset, io.len);
-        let pieces = join_all(parts.map(|(index, at, len)| self.read_part(index, at, len, is_sequential))).await;
-        let mut whole = Vec::with_capacity(io.len as usize);
-        for piece in pieces {
-            match piece {
-                Ok(bytes) => whole.extend_from_slice(&bytes),
-                Err(why) => return fail(io, why),
+        let mut bufs = io.bufs.iter_mut();
+        let mut rest: &mut [u8] = &mut [];
+        let fill = |(index, at, len): (u64, u32, usize)| {
+            let mut part = Part { index, at, len, pieces: Vec::new() };
+            let mut missing = len;
+            while missing > 0 {
+                if rest.is_empty() {
+                    let Some(buf) = bufs.next() else { break };
+                    rest = buf.as_mut();
+                    continue;
+                }
+                let take = missing.min(rest.len());
+                let (piece, tail) = std::mem::take(&mut rest).split_at_mut(take);
+                part.pieces.push(piece);
+                (rest, missing) = (tail, missing - take);
             }
-        }
-        let mut rest = &whole[..];
-        for buf in &mut io.bufs {
-            let (front, tail) = rest.split_at(buf.len());
-            buf.as_mut().copy_from_slice(front);
-            rest = tail;
-        }
-        io.succeed();
+            debug_assert!(missing == 0, "a read has fewer buffers than bytes");
+            part
+        };
+        parts.map(fill).collect()
     }
 
     /// Loads the next object of a sequential read in the background. An error is left to the read that needs it.
@@ -153,12 +199,12 @@ impl Core {
         self.lease.is_some() || (start >= LABEL_AREA_BYTES && start + self.object_bytes <= back)
     }
 
-    /// Reads a part of an object.
-    async fn read_part(&self, index: u64, at: u32, len: usize, is_sequential: bool) -> Result<Bytes, Failed> {
+    /// Reads a part of an object into its buffers.
+    async fn read_part(&self, mut part: Part<'_>, is_sequential: bool) -> Result<(), Failed> {
+        let Part { index, at, len, .. } = part;
         let failed = |why: String| self.at(index, why);
         let wants_whole = (is_sequential || len as u64 * 2 >= self.object_bytes) && self.may_keep(index);
         let mut attempts = self.requests.attempts(self.settings.deadline);
-        let mut out = vec![0; len];
         // Held, so that the object is not forgotten meanwhile.
         let _turns = {
             let mut state = self.state();
@@ -169,14 +215,15 @@ impl Core {
         loop {
             let version = {
                 let mut state = self.state();
-                let read =
-                    state.change(index, |object| if object.read(at, &mut out) { None } else { Some(object.version) });
+                let read = state.change(index, |object| {
+                    part.all(|at, piece| object.read(at, piece)).then_some(()).ok_or(object.version)
+                });
                 match read {
-                    None => {
+                    Ok(()) => {
                         state.touch(index);
-                        return Ok(out.into());
+                        return Ok(());
                     }
-                    Some(version) => version,
+                    Err(version) => version,
                 }
             };
             if wants_whole {
@@ -190,18 +237,21 @@ impl Core {
                 continue;
             }
             match &got {
-                Some(got) if got.bytes.len() == len => out.copy_from_slice(&got.bytes),
+                Some(got) if got.bytes.len() == len => part.each(|from, piece| {
+                    let from = (from - at) as usize;
+                    piece.copy_from_slice(&got.bytes[from..from + piece.len()]);
+                }),
                 Some(got) => {
                     let why = format!("ends within a read: {} bytes instead of {len} at {at}", got.bytes.len());
                     return Err(failed(why));
                 }
-                None => out.fill(0),
+                None => part.each(|_, piece| piece.fill(0)),
             }
             let mut state = self.state();
             let is_current = state.change(index, |object| {
                 let is_current = object.version == version;
                 if is_current {
-                    object.patches.apply(at, &mut out);
+                    part.each(|at, piece| object.patches.apply(at, piece));
                     if self.lease.is_some() {
                         object.known = found;
                     }
@@ -210,7 +260,7 @@ impl Core {
             });
             if is_current {
                 drop(permit);
-                return Ok(out.into());
+                return Ok(());
             }
         }
     }

@@ -231,11 +231,12 @@ impl History {
             self.pass(&mut life, limit).await;
             if stops {
                 process.stop();
+                // Its tasks go on, and fail while no request is answered.
+                *process.has_lost.lock().unwrap() = true;
                 let next = self.start().await;
                 let mut next_life = self.begin_life(&next, &place, &judged);
                 let pause = Duration::from_millis(self.rng.below(60_000));
                 self.pass(&mut next_life, pause).await;
-                *process.has_lost.lock().unwrap() = true;
                 process.go_on();
                 let mut both: Life<'_> = Box::pin(async {
                     let _ended = select(&mut life, &mut next_life).await;
