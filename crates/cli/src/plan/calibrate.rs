@@ -120,6 +120,7 @@ fn section(round: Duration, in_process: bool) -> Result<String, Failure> {
     let protocol = if in_process { 0.0 } else { PROTOCOL_NS };
     // The checksum is charged by the KiB.
     let device_operation = (engine.device_operation_ns - checksum * 4.0).max(0.0);
+    let written_record = (engine.written_record_ns - (checksum + copy * 2.0) * 4.0).max(0.0);
     Ok(format!(
         "[costs]\n\
          checksum_ns_per_kib = {checksum:.1}    # measured: fletcher4 of blocks of 128 KiB\n\
@@ -128,7 +129,8 @@ fn section(round: Duration, in_process: bool) -> Result<String, Failure> {
          parity_ns_per_kib = {one_parity:.1}      # measured: one parity column of eight data columns\n\
          copy_ns_per_kib = {:.1}        # measured: two copies in memory; TLS or signatures cost more\n\
          request_ns = {:.0}         # measured: {:.0} of a read from the ARC; assumed: {protocol:.0} of a network protocol\n\
-         device_operation_ns = {device_operation:.0}  # measured: a read of a record of 4 KiB\n",
+         device_operation_ns = {device_operation:.0}  # measured: a read of a record of 4 KiB\n\
+         written_record_ns = {written_record:.0}  # measured: overwritten records of 4 KiB and the sync of their txg\n",
         copy * 2.0,
         engine.request_ns + protocol,
         engine.request_ns
@@ -150,5 +152,6 @@ mod tests {
         );
         assert!(costs.request_ns > 100.0 && costs.request_ns < 1e6, "{text}");
         assert!(costs.device_operation_ns > 0.0 && costs.device_operation_ns < 1e7, "{text}");
+        assert!(costs.written_record_ns > 1000.0 && costs.written_record_ns < 1e7, "{text}");
     }
 }

@@ -1,4 +1,5 @@
-//! What a request and an operation of a device cost this machine's processors, measured by reads of a small pool in a temporary file.
+//! What a request, an operation of a device and a written record cost this machine's processors, measured by reads and writes of a small
+//! pool in a temporary file.
 #![allow(clippy::disallowed_methods, reason = "measures real time")]
 
 use crate::failure::Failure;
@@ -36,13 +37,15 @@ pub struct EngineCosts {
     pub request_ns: f64,
     /// Cost of a read of one record from the device beyond that, with its checksum.
     pub device_operation_ns: f64,
+    /// Cost of an overwritten record beyond a request, until it is synced, with its checksum.
+    pub written_record_ns: f64,
 }
 
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("weir plan calibrate: {error}"))
 }
 
-/// Measures both for at least `round` in each of five rounds.
+/// Measures all for at least `round` in each of five rounds.
 ///
 /// # Errors
 /// If no pool can be made in a temporary file.
@@ -105,7 +108,34 @@ async fn costs(engine: &Arc<Engine>, round: Duration) -> Result<EngineCosts, Fai
     let uncached = cheapest(&files, object, FILE_BYTES, round).await?;
     // Of reads anywhere in the file, the ARC answers a part.
     let missed = 1.0 - ARC_BYTES as f64 / FILE_BYTES as f64;
-    Ok(EngineCosts { request_ns: cached, device_operation_ns: ((uncached - cached) / missed).max(0.0) })
+    let written = overwritten(engine, &files, object).await?;
+    Ok(EngineCosts {
+        request_ns: cached,
+        device_operation_ns: ((uncached - cached) / missed).max(0.0),
+        written_record_ns: (written - cached).max(0.0),
+    })
+}
+
+/// Processor time of a record that is overwritten, in nanoseconds: each at random, none twice before the txg is synced.
+async fn overwritten(engine: &Arc<Engine>, files: &FileSystem, object: ObjectId) -> Result<f64, Failure> {
+    const RECORDS: u64 = FILE_BYTES / RECORD_BYTES;
+    const WRITES: u64 = RECORDS / 4;
+    let rq = &Request::internal("calibrate");
+    let data = Bytes::from(super::calibrate::noise(RECORD_BYTES as usize));
+    let mut best = f64::INFINITY;
+    let mut record = 0;
+    for _ in 0..ROUNDS {
+        let begun = processor_ns();
+        for _ in 0..WRITES {
+            // A linear congruential generator whose period is the number of records, a power of two.
+            record = (record * 1021 + 4099) % RECORDS;
+            let at = WriteAt::Offset(record * RECORD_BYTES);
+            files.contents().write(rq, &Cred::root(), object, at, data.clone()).await.map_err(failed)?;
+        }
+        engine.sync().await.map_err(failed)?;
+        best = best.min((processor_ns() - begun) / WRITES as f64);
+    }
+    Ok(best)
 }
 
 /// Processor time of a read of a record at random in the first `bytes` of the file, in nanoseconds.

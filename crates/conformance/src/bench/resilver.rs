@@ -26,8 +26,8 @@ const ROUNDS: usize = 3;
 const SEED: u64 = 1;
 /// Rate of a limited device in MB/s.
 const LIMITED_MB_S: f64 = 100.0;
-/// Size of a modelled drive in bytes: half of it takes a limited device ten seconds.
-const DRIVE_BYTES: u64 = 2 << 30;
+/// Sizes of a modelled drive in bytes, with records of 128 KiB and of 8 KiB: half of them takes a limited device 80 and 10 seconds.
+const DRIVE_BYTES: [u64; 2] = [16 << 30, 2 << 30];
 /// Files of a modelled pool.
 const FILES: u64 = 4;
 /// Largest share of its throughput that a client may lose while a disk is resilvered.
@@ -117,9 +117,9 @@ fn failed(error: impl ToString) -> JudgeError {
 /// A modelled server, and files that fill half of its pool.
 fn half_full(shape: &Shape, drive: &DriveSpec, record_bytes: u64, share: f64) -> (ServerSpec, Workload) {
     let mut pool = PoolSpec::new(drive.clone(), shape.layout, 1);
-    pool.drive_bytes = DRIVE_BYTES;
+    pool.drive_bytes = if record_bytes == RECORDS[0] { DRIVE_BYTES[0] } else { DRIVE_BYTES[1] };
     pool.record_bytes = record_bytes;
-    let data = (shape.layout.disks() as f64 * DRIVE_BYTES as f64 * share / 2.0) as u64;
+    let data = (shape.layout.disks() as f64 * pool.drive_bytes as f64 * share / 2.0) as u64;
     let file_bytes = (data / FILES).next_multiple_of(1 << 20);
     let server = ServerSpec { arc_bytes: super::ARC_BYTES, ..ServerSpec::new(pool) };
     (server, Workload { threads: FILES as usize, file_bytes, ..Workload::sequential_read() })

@@ -40,6 +40,8 @@ pub struct Work {
     pub write_processors: usize,
     /// The costs.
     pub costs: Costs,
+    /// [`Costs::written_record_ns`] of a byte that a device of the pool writes.
+    pub written_ns_per_byte: f64,
 }
 
 impl Work {
@@ -62,9 +64,11 @@ impl Work {
         self.lock().work_on(self.write_processors, now_ns, work_ns as u64)
     }
 
-    /// Processor time of a device operation: checksums, and compression or its reverse, of the bytes.
+    /// Processor time of a device operation: checksums, and compression or its reverse, of the bytes; and the records that a write
+    /// has.
     fn device_ns(&self, op: Op, len: u64, parity: f64) -> f64 {
         let kib = len as f64 / 1024.0;
+        let records_ns = if op == Op::Write { len as f64 * self.written_ns_per_byte } else { 0.0 };
         let bytes_ns = match op {
             Op::Read => self.costs.checksum_ns_per_kib + self.costs.decompress_ns_per_kib,
             Op::Write => {
@@ -72,7 +76,7 @@ impl Work {
             }
             Op::Flush | Op::Discard => 0.0,
         };
-        self.costs.device_operation_ns + kib * bytes_ns
+        self.costs.device_operation_ns + records_ns + kib * bytes_ns
     }
 }
 

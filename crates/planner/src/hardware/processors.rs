@@ -22,6 +22,9 @@ pub struct Costs {
     pub request_ns: f64,
     /// One operation of a device.
     pub device_operation_ns: f64,
+    /// One record that a txg writes, besides its bytes: allocation, block pointers, and the blocks of metadata that hold them. 0: it
+    /// is not known, and a part of the costs of operations.
+    pub written_record_ns: f64,
 }
 
 impl Default for Costs {
@@ -34,6 +37,7 @@ impl Default for Costs {
             copy_ns_per_kib: 250.0,
             request_ns: 25_000.0,
             device_operation_ns: 8_000.0,
+            written_record_ns: 0.0,
         }
     }
 }

@@ -311,6 +311,7 @@ impl Description {
             ("costs.copy_ns_per_kib", costs.copy_ns_per_kib),
             ("costs.request_ns", costs.request_ns),
             ("costs.device_operation_ns", costs.device_operation_ns),
+            ("costs.written_record_ns", costs.written_record_ns),
         ];
         for (key, value) in each {
             within(key, value, 0.0, 1e9)?;

@@ -222,9 +222,13 @@ impl Server {
         let write_processors = spec.write_processors.unwrap_or(spec.processors);
         let clients_first = spec.clients_first;
         let payload = Arc::new(payload);
-        let work = Arc::new(Work { payload, processors, clients_first, write_processors, costs: spec.costs });
-        let disks = Arc::<ModelDisks>::default();
         let layout = spec.pool.layout;
+        let payload_share = layout.data_disks() as f64 / layout.disks() as f64;
+        let written_ns_per_byte = spec.costs.written_record_ns * payload_share / spec.pool.record_bytes as f64;
+        let costs = spec.costs;
+        let work = Work { payload, processors, clients_first, write_processors, costs, written_ns_per_byte };
+        let work = Arc::new(work);
+        let disks = Arc::<ModelDisks>::default();
         let parity = layout.parity_share();
         let drive = |spec: &DriveSpec, bytes: u64, fill: f64, parity: f64| {
             ModelDisk::new(spec, bytes, fill, world.timer(), work.clone(), parity)
