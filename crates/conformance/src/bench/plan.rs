@@ -59,6 +59,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
         let text = description.replace("RECORD", &record_kib.to_string());
         std::fs::write(&plan, text).map_err(io(plan.display()))?;
         deviations.extend(checked(&site, &plan, &result)?);
+        site.ok(&format!("zpool destroy {POOL}"))?;
     }
     deviations.sort_by(f64::total_cmp);
     let count = deviations.len();
