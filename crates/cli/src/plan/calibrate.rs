@@ -111,27 +111,27 @@ fn section(round: Duration, in_process: bool) -> Result<String, Failure> {
         black_box(&column);
         Ok(())
     })?;
-    let copy = per_kib(round, &data, |block| {
+    let one_copy = per_kib(round, &data, |block| {
         output.copy_from_slice(block);
         black_box(&output);
         Ok(())
     })?;
+    let copies = one_copy * 2.0;
     let engine = calibrate_engine::measure(round)?;
     let protocol = if in_process { 0.0 } else { PROTOCOL_NS };
     // The checksum is charged by the KiB.
     let device_operation = (engine.device_operation_ns - checksum * 4.0).max(0.0);
-    let written_record = (engine.written_record_ns - (checksum + copy * 2.0) * 4.0).max(0.0);
+    let written_record = (engine.written_record_ns - (checksum + copies) * 4.0).max(0.0);
     Ok(format!(
         "[costs]\n\
          checksum_ns_per_kib = {checksum:.1}    # measured: fletcher4 of blocks of 128 KiB\n\
          compress_ns_per_kib = 0.0      # with compression = lz4: {compress:.1} measured on data that does not compress\n\
          decompress_ns_per_kib = 0.0    # data that did not compress is stored as it is\n\
          parity_ns_per_kib = {one_parity:.1}      # measured: one parity column of eight data columns\n\
-         copy_ns_per_kib = {:.1}        # measured: two copies in memory; TLS or signatures cost more\n\
+         copy_ns_per_kib = {copies:.1}        # measured: two copies in memory; TLS or signatures cost more\n\
          request_ns = {:.0}         # measured: {:.0} of a read from the ARC; assumed: {protocol:.0} of a network protocol\n\
          device_operation_ns = {device_operation:.0}  # measured: a read of a record of 4 KiB\n\
          written_record_ns = {written_record:.0}  # measured: overwritten records of 4 KiB and the sync of their txg\n",
-        copy * 2.0,
         engine.request_ns + protocol,
         engine.request_ns
     ))

@@ -45,7 +45,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::failed(format!("weir plan calibrate: {error}"))
 }
 
-/// Measures all for at least `round` in each of five rounds.
+/// Measures in five rounds: each kind of read for at least `round`, and overwrites of a quarter of the file.
 ///
 /// # Errors
 /// If no pool can be made in a temporary file.
@@ -116,7 +116,8 @@ async fn costs(engine: &Arc<Engine>, round: Duration) -> Result<EngineCosts, Fai
     })
 }
 
-/// Processor time of a record that is overwritten, in nanoseconds: each at random, none twice before the txg is synced.
+/// Processor time of overwriting a record and of its part of the sync, in nanoseconds. The records are random, and none is written
+/// twice in a round.
 async fn overwritten(engine: &Arc<Engine>, files: &FileSystem, object: ObjectId) -> Result<f64, Failure> {
     const RECORDS: u64 = FILE_BYTES / RECORD_BYTES;
     const WRITES: u64 = RECORDS / 4;

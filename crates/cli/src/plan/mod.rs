@@ -84,7 +84,7 @@ pub fn run(args: &PlanArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Refuses measurements that are too short or too long.
+/// Refuses simulations that are too short or too long.
 fn check_seconds<C: CommandLine>(seconds: f64) -> Result<(), Failure> {
     match (0.001..=MAX_SECONDS).contains(&seconds) {
         true => Ok(()),
