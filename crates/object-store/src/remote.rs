@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn an_object_is_missing_by_the_status_and_a_bucket_is_not_an_object() {
         let outcome = |status, why: &str| Outcome { status: StatusCode::from_u16(status).ok(), why: why.to_owned() };
-        // The answer of S3 to a PUT with If-Match, if there is no object.
+        // S3 answers a PUT with If-Match so if there is no object.
         assert!(is_missing(Some(&outcome(404, "NoSuchKey: The specified key does not exist."))));
         assert!(is_missing(Some(&outcome(404, ""))));
         for (status, why) in [(404, "NoSuchBucket"), (404, "ContainerNotFound: none"), (412, ""), (403, "NoSuchKey")] {

@@ -44,7 +44,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     let description = calibrated(&site, &image)?;
     let mut deviations = Vec::new();
     for (record_kib, depths) in RECORDS {
-        // A pool of its own: beside the data of the other loads little room would be left for new blocks.
+        // Each record size has a pool of its own: the data of both would leave little free space for new blocks.
         site.ok(&format!("zpool create -f {POOL} {}", image.display()))?;
         let dataset = format!("{POOL}/r{record_kib}");
         site.ok(&format!("zfs create -o recordsize={record_kib}K -o compression=off -o atime=off {dataset}"))?;

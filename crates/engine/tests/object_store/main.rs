@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A process is a machine whose tasks are dropped when it is killed; its requests that are on the way are executed all the
-//! same. `WEIR_STORE_SEEDS` is the number of histories, `WEIR_STORE_SEED` the first.
+//! same. `WEIR_STORE_SEEDS` is the number of histories, and `WEIR_STORE_SEED` is the seed of the first one.
 #![allow(clippy::disallowed_methods, reason = "tests make files")]
 #![allow(clippy::unwrap_used, reason = "a failed setup step fails the test")]
 

@@ -22,8 +22,8 @@ pub struct Costs {
     pub request_ns: f64,
     /// One operation of a device.
     pub device_operation_ns: f64,
-    /// One record that a txg writes, besides its bytes: allocation, block pointers, and the blocks of metadata that hold them. 0: it
-    /// is not known, and a part of the costs of operations.
+    /// One record that a txg writes, besides its bytes: allocation, block pointers, and the blocks of metadata that hold them. 0 if
+    /// it was not measured: then `device_operation_ns` is all that a write costs besides its bytes.
     pub written_record_ns: f64,
 }
 

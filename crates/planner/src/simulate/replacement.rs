@@ -169,7 +169,7 @@ mod tests {
         let bytes = done.written_bytes as f64 * (last.examined_share - first.examined_share);
         let rate = bytes / 1e6 / (last.seconds - first.seconds);
         assert!((8.0..=10.0).contains(&rate), "{rate} MB/s");
-        // The first pass, a tenth of this small pool, is slower by the metadata.
+        // The first pass goes over a tenth of this small pool, and is slower than the others because it reads the metadata.
         let later = done.passes.iter().filter(|pass| pass.examined_share >= 0.2 && done.seconds - pass.seconds > 3.0);
         let mut compared = 0;
         for pass in later {

@@ -305,7 +305,7 @@ async fn received(running: Running, body: Body) -> Result<Json<Received>, Refuse
                 break;
             }
         };
-        // Before the command has them: it may end with them.
+        // The bytes are counted before the command gets them, because it may end as soon as it has the last ones.
         read.fetch_add(chunk.len() as u64, Ordering::Relaxed);
         if to.send(chunk).await.is_err() {
             // The command has ended, and says why. It has read the end of the stream, or has failed.
