@@ -1,4 +1,5 @@
-//! Client of a content in this process: its operations in flight are futures, which the worker's thread polls.
+//! Client of a content in this process: its operations in flight are futures. The worker's thread polls one that is alone;
+//! those beside others are tasks of their own, as in a server, so that they use all processors.
 
 use super::{Answer, Content};
 use crate::native::network::{Completion, Operation, Pipeline};
@@ -24,6 +25,14 @@ impl Client {
     pub fn new(machine: Machine, content: Arc<dyn Content>) -> Self {
         Self { machine, content, in_flight: FuturesUnordered::new() }
     }
+
+    fn push(&mut self, operation: impl Future<Output = io::Result<Completion>> + Send + 'static) {
+        if self.in_flight.is_empty() {
+            return self.in_flight.push(Box::pin(operation));
+        }
+        let task = self.machine.tasks.spawn(operation);
+        self.in_flight.push(Box::pin(async move { task.await.map_err(io::Error::other)? }));
+    }
 }
 
 impl Pipeline for Client {
@@ -32,28 +41,28 @@ impl Pipeline for Client {
         match operation {
             Operation::Read { offset, len, keeps_data } => {
                 let read = self.content.read(offset, len);
-                self.in_flight.push(Box::pin(async move {
+                self.push(async move {
                     let data = read.await?;
                     if data.len() != len {
                         let text = format!("{} of {len} bytes were read at byte {offset}", data.len());
                         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
                     }
                     Ok(Completion { data: if keeps_data { data.to_vec() } else { Vec::new() }, ..done })
-                }));
+                });
             }
             Operation::Write { offset, data, is_stable } => {
                 let written = self.content.write(offset, Bytes::copy_from_slice(data), is_stable);
-                self.in_flight.push(Box::pin(async move {
+                self.push(async move {
                     written.await?;
                     Ok(Completion { is_stable, ..done })
-                }));
+                });
             }
             Operation::Flush => {
                 let flushed = self.content.flush();
-                self.in_flight.push(Box::pin(async move {
+                self.push(async move {
                     flushed.await?;
                     Ok(Completion { is_stable: true, ..done })
-                }));
+                });
             }
         }
         Ok(())
