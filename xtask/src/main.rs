@@ -34,7 +34,7 @@ cargo xtask TASK
   check                     format, clippy with warnings denied, licences, tidy
   test [--fast | --complete] [TEST-ARGS]
                             unit, integration and documentation tests, then the golden pools; --complete also runs
-                            `fuzz --seconds 1` and `sim`; ends with the totals
+                            `fuzz --seconds 1` and a short form of `sim`; ends with the totals
   sim [--long] [--cuts N] [--errors N] [--seed S] [--at MOMENT] [--zdb EVERY] [--state FILE] [SIM-ARGS]
                             the simulator: seeds, doubled runs, the canary; power cuts of whole pools: 20,000, or a
                             million that can be interrupted and resumed (--long); zdb checks one of EVERY;

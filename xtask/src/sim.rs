@@ -1,5 +1,7 @@
 //! `cargo xtask sim`: the simulator, and what tests do in it: power cuts, failing devices, workloads on modelled hardware.
+//! `cargo xtask test --complete` has a short form, of fewer cuts and errors and without optimisation.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::judge;
@@ -9,8 +11,12 @@ use crate::process::{Outcome, cargo, must, target, top, watch};
 const CUTS: &str = "20000";
 /// Number of simulated power cuts with `--long`.
 const LONG_CUTS: &str = "1000000";
+/// Number of simulated power cuts in the short form.
+const SHORT_CUTS: &str = "3000";
 /// Default number of injected device errors.
 const ERRORS: &str = "10000";
+/// Number of injected device errors in the short form.
+const SHORT_ERRORS: &str = "2000";
 /// Number of injected device errors with `--long`.
 const LONG_ERRORS: &str = "1000000";
 
@@ -91,9 +97,20 @@ fn optimised(subcommand: &str) -> Command {
     command
 }
 
-/// Builds the simulator and the tests in it.
-pub fn build() -> Outcome {
-    must("build the simulator", optimised("build").args(PROGRAMS))
+/// Builds the simulator's program for the short form, which takes the tests as `cargo test` builds them: to build the engine a
+/// second time, optimised, takes longer than it saves.
+pub fn build_short() -> Outcome {
+    must("build the simulator", &mut cargo(&["build", "--quiet", "--workspace", "--bin", "weir-sim"]))
+}
+
+/// The simulator's program in the short form.
+pub fn short_program() -> PathBuf {
+    target().join("debug/weir-sim")
+}
+
+/// Settings for the tests in the simulator in the short form. zdb checks few pools, which it needs as files.
+pub fn short_settings() -> [(&'static str, &'static str); 3] {
+    [("WEIR_SIM_CUTS", SHORT_CUTS), ("WEIR_SIM_ERRORS", SHORT_ERRORS), ("WEIR_SIM_ZDB", "500")]
 }
 
 /// `cargo xtask sim`: runs the simulator, optimised, with the arguments that do not concern pools; then power cuts of
@@ -106,7 +123,7 @@ pub fn run(arguments: &[String]) -> Outcome {
         ("errors", "device errors", "a device error broke a promise"),
         ("laws", "laws on modelled hardware", "modelled hardware broke a law"),
     ];
-    build()?;
+    must("build the simulator", optimised("build").args(PROGRAMS))?;
     let mut simulator = Command::new(target().join("debug/weir-sim"));
     if !watch("simulator", simulator.current_dir(top()).args(rest), |_| {})? {
         return Err("the simulator found a failure".to_string());

@@ -2,7 +2,7 @@
 //!
 //! The workspace's tests (unit, integration, documentation) and the conformance runs whose prerequisites exist: golden
 //! pools, OpenZFS's tools. Whatever cannot run counts as skipped, with a line that gives the reason. With `--complete` also
-//! the simulator and the fuzz targets.
+//! a short form of the simulator, and the fuzz targets.
 //!
 //! The test programs in [`COMPUTING`], the simulator and the fuzz targets run at the lowest priority beside the tests and
 //! conformance runs that wait for clients, timers and disks, and use the processors while those wait. Conformance runs that
@@ -51,7 +51,7 @@ pub fn run(arguments: &[String]) -> Outcome {
     let selection = Selection::parse(arguments);
     must("build the tests", cargo(&["test", "--workspace", "--no-run", "--quiet"]).args(&selection.others))?;
     if selection.complete {
-        sim::build()?;
+        sim::build_short()?;
     }
     let judge = match selection.fast {
         true => None,
@@ -90,6 +90,9 @@ fn computing(selection: &Selection) -> Result<Outcomes, String> {
         let mut programs = at_lowest_priority(cargo_program());
         programs.args(["test", "--workspace", "--no-fail-fast"]);
         programs.args(COMPUTING.iter().flat_map(|program| ["--test", program]));
+        if selection.complete {
+            programs.envs(sim::short_settings());
+        }
         all.add(tests("tests that only compute", "computing: ", &mut programs)?.without_another_try());
         let mut examples = at_lowest_priority(cargo_program());
         examples.args(["test", "--workspace", "--no-fail-fast", "--doc"]);
@@ -97,12 +100,11 @@ fn computing(selection: &Selection) -> Result<Outcomes, String> {
     }
     if selection.complete {
         // Building the tests has replaced the program that runs now.
-        let xtask = target().join("debug/xtask");
-        for task in [&["fuzz", "--seconds", "1", "--with-tests"][..], &["sim"]] {
-            let mut command = at_lowest_priority(&xtask);
-            let name = task[0];
-            if !watch_beside(name, &format!("{name}: "), command.args(task), |_| {})? {
-                all.failed_runs.push(format!("cargo xtask {name}"));
+        let mut fuzz = at_lowest_priority(target().join("debug/xtask"));
+        fuzz.args(["fuzz", "--seconds", "1", "--with-tests"]);
+        for (name, mut program) in [("fuzz", fuzz), ("simulator", at_lowest_priority(sim::short_program()))] {
+            if !watch_beside(name, &format!("{name}: "), &mut program, |_| {})? {
+                all.failed_runs.push(name.to_owned());
             }
         }
     }
