@@ -209,6 +209,8 @@ pub struct Engine {
     returns: AtomicU64,
     /// Nanoseconds of a scan that its record, which has whole seconds, does not have yet; less than 0 if it has more.
     scan_unrecorded_ns: AtomicI64,
+    /// Held during a pass of a scan: what it has found and read since its recorded position.
+    scan_cycle: AsyncMutex<Option<scrub::pass::ScanCycle>>,
     /// Sequential rebuilds in progress.
     pub(crate) rebuild_table: Mutex<rebuild::RebuildTable, { order::REBUILDS }>,
     /// Held while vdevs are added.
@@ -338,6 +340,7 @@ impl Engine {
             scrub_to_carry_out: AtomicBool::new(false),
             returns: AtomicU64::new(0),
             scan_unrecorded_ns: AtomicI64::new(0),
+            scan_cycle: AsyncMutex::default(),
             rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),

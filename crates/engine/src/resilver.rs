@@ -38,7 +38,7 @@ pub(crate) const RESILVER: u64 = 2;
 /// Facts that decide whether a resilver can be continued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
-    /// [`Resume::UNREPAIRED`], [`Resume::MOVED`].
+    /// [`Resume::UNREPAIRED`], [`Resume::MOVED`], [`Resume::AHEAD`].
     pub flags: u64,
     /// Examined bytes when the position was recorded.
     pub examined_bytes: u64,
@@ -52,6 +52,9 @@ impl Resume {
     /// The walk has passed blocks that a device lacks: more places than are recorded, to which blocks moved that it has not visited, or
     /// what a device lacks that came back into service.
     pub const MOVED: u64 = 2;
+    /// Blocks behind the position were read, too: the record has the counts at the position
+    /// ([`Progress::ahead`](super::scrub::Progress::ahead)).
+    pub const AHEAD: u64 = 4;
 }
 
 /// Datasets that a resilver visits again, in rounds, because blocks moved to them.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   start ─► `scan` in the MOS: running ─► passes of a few seconds ─► position ─► `scan` … ─► finished
-//!                                          each under a read hold, from fresh pointers
+//!                                          each under a read hold
 //! ```
 //!
 //! The record is OpenZFS's (`dsl_scan_phys_t`), so each program shows and continues the other's scrubs. Weir continues at
@@ -10,38 +10,38 @@
 //!
 //! The walk visits datasets and objects in ascending order of their numbers. Snapshots that are taken during the scrub
 //! may receive blocks from datasets that were not yet visited, so the scrub visits these snapshots again at the end.
-//! Positions of that second walk come after all others ([`RESCAN_BIT`]). A resilver also visits other datasets again: see
-//! [`Revisits`].
+//! Positions of that second walk come after all others. A resilver also visits other datasets again: see [`Revisits`].
+//!
+//! *Order.* The walk finds blocks in the order of the files, and they are read in the order of their offsets on the devices:
+//! see [`pass`].
 //!
 //! *Fresh pointers.* The pool changes during a scrub. Each pass therefore delays the reuse of freed space
-//! ([`weir_blocks::ReadHold`]) and looks up its pointers again, so that no pointer leads to a reused block. Passes are
-//! short, because freed space waits for their end.
+//! ([`weir_blocks::ReadHold`]) and walks from the roots again; blocks that were found by an earlier pass and freed since are
+//! no longer in the queue ([`weir_blocks::scan_queue`]). So no pointer leads to a reused block. Passes are short, because freed
+//! space waits for their end.
 //!
 //! *Errors* beyond redundancy are appended to the pool's [error log](super::error_log).
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c`.
 
+pub(crate) mod pass;
+
 use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
 use super::resilver::{RESILVER, ResilverTask, Resume, Revisits};
 use super::{Scrubs, TxgSync};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
-use weir_blocks::fault_observer::Bookmark;
-use weir_blocks::{BlockError, Class, Tree};
+use weir_blocks::Class;
 use weir_dmu::zap::{self, NewZap};
-use weir_format::dsl::{DslDataset, ScanPhys, pool as names};
-use weir_format::{BlockPointer, ObjectId, ObjectType, ObjsetId, Txg};
-use weir_machine::{Clock, Nanos, Request};
+use weir_format::dsl::{ScanPhys, pool as names};
+use weir_format::{ObjectId, ObjectType, ObjsetId, Txg};
+use weir_machine::Request;
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
-use weir_pool::roots;
 use weir_pool::scan_status::{PAUSED, PLACE};
-use weir_pool::walk::{Claim, Position, Prove, Visit, VisitPosition, Walk};
+use weir_pool::walk::Position;
 
-/// Set in the object set of a position that belongs to the walk over snapshots taken during the scrub.
-const RESCAN_BIT: u64 = 1 << 63;
 const SCRUB: u64 = 1;
 pub(crate) const RUNNING: u64 = 1;
 const FINISHED: u64 = 2;
@@ -54,11 +54,14 @@ pub struct ScanLimits {
     pub time: Duration,
     /// Maximum allocated bytes to read.
     pub bytes: u64,
+    /// Number of blocks that are found, over several passes, before they are read in the order of their offsets. Each takes about
+    /// 250 bytes of memory.
+    pub sorted_blocks: usize,
 }
 
 impl Default for ScanLimits {
     fn default() -> Self {
-        ScanLimits { time: Duration::from_secs(2), bytes: 1 << 30 }
+        ScanLimits { time: Duration::from_secs(2), bytes: 1 << 30, sorted_blocks: 256 << 10 }
     }
 }
 
@@ -73,18 +76,39 @@ pub enum ScrubStart {
 
 /// Integers of the record of a position, before those of [`Revisits`].
 const RECORD_WORDS: usize = 7;
-/// Nanoseconds of a second.
-const NS_PER_S: i64 = 1_000_000_000;
-/// Maximum errors that one pass records.
-const MAX_ERRORS: usize = 10_000;
+/// Integers of [`Counts`] in the record, after those, if [`Resume::AHEAD`] is set.
+const COUNTS_WORDS: usize = 2;
+
+/// Counts of a scan at a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// Allocated bytes of all blocks that were read.
+    pub examined_bytes: u64,
+    /// Blocks that could not be read.
+    pub errors: u64,
+}
+
+impl Counts {
+    fn of(scan: &ScanPhys) -> Self {
+        Counts { examined_bytes: scan.examined_bytes, errors: scan.errors }
+    }
+
+    fn put(self, scan: &mut ScanPhys) {
+        debug_assert!(self.examined_bytes <= scan.examined_bytes, "{self:?} is ahead of {scan:?}");
+        scan.examined_bytes = self.examined_bytes;
+        scan.errors = self.errors;
+    }
+}
 
 /// A scrub and its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// The on-disk record.
     pub scan: ScanPhys,
-    /// The position at which the next pass starts.
+    /// The position before which everything was read.
     pub place: Position,
+    /// The counts there, if blocks behind it were read, too. They are read again if the process ends.
+    pub ahead: Option<Counts>,
     /// Seconds spent, over all imports.
     pub active_s: u64,
     /// Facts that decide whether a resilver can be continued: see [`super::resilver`].
@@ -136,44 +160,6 @@ impl Progress {
     }
 }
 
-/// One pass of the walk.
-struct ScanPass {
-    clock: Clock,
-    until: Nanos,
-    max_bytes: u64,
-    examined_bytes: u64,
-    errors: Vec<(VisitPosition, Txg)>,
-    error_count: u64,
-    /// The vdev tree, if this is a pass of a resilver: its DTLs keep the txgs of unreadable blocks.
-    keeps: Option<Arc<Tree>>,
-}
-
-impl Visit for ScanPass {
-    fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
-        self.examined_bytes += bp.asize_bytes();
-        false
-    }
-
-    fn claim(&mut self, _at: &VisitPosition, _bp: &BlockPointer, _claim: Claim) {}
-
-    fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, _error: &BlockError) {
-        self.error_count += 1;
-        self.keeps.iter().for_each(|tree| {
-            tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
-        });
-        if self.errors.len() < MAX_ERRORS {
-            // The error log has the root block of an object set under `ROOT_LEVEL`, as readers report it.
-            let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
-            let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
-            self.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
-        }
-    }
-
-    fn enough(&self) -> bool {
-        self.clock.now() >= self.until || self.examined_bytes >= self.max_bytes
-    }
-}
-
 impl Scrubs<'_> {
     /// The last scrub, if there was one.
     ///
@@ -193,8 +179,11 @@ pub(crate) async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>
     let word = |i: usize| own.get(i).copied().unwrap_or(0);
     let place = Position { objset: ObjsetId(word(0)), object: word(1), block: word(3) };
     let resume = Resume { flags: word(4), examined_bytes: word(5), began: Txg(word(6)) };
-    let revisits = Revisits::of_words(own.get(RECORD_WORDS..).unwrap_or_default());
-    Ok(Some(Progress { scan, place, active_s: word(2), resume, revisits }))
+    let is_ahead = resume.flags & Resume::AHEAD != 0;
+    let ahead = is_ahead.then(|| Counts { examined_bytes: word(RECORD_WORDS), errors: word(RECORD_WORDS + 1) });
+    let fixed = RECORD_WORDS + if is_ahead { COUNTS_WORDS } else { 0 };
+    let revisits = Revisits::of_words(own.get(fixed..).unwrap_or_default());
+    Ok(Some(Progress { scan, place, ahead, active_s: word(2), resume, revisits }))
 }
 
 impl Scrubs<'_> {
@@ -278,6 +267,9 @@ impl Scrubs<'_> {
             if progress.is_finished() && progress.is_resilver() {
                 self.engine.spares().finish_replacing().await?;
             }
+            if !progress.is_open() {
+                self.forget_found().await;
+            }
             if !wanted || !progress.is_open() || progress.is_paused() {
                 return Ok(Some(progress));
             }
@@ -288,111 +280,6 @@ impl Scrubs<'_> {
             }
         }
     }
-
-    async fn run_pass(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
-        let blocks = self.engine.cache.blocks().clone();
-        let began = self.engine.machine.clock.now();
-        let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
-        let before = repaired();
-        let mut pace = *pace;
-        let mut pass = self.new_pass(&pace);
-        let mut next = Some(progress.place);
-        let mut has_late = false;
-        // Descending to the position again costs time as well: double the limits until the pass advances.
-        while next == Some(progress.place) {
-            pass = self.new_pass(&pace);
-            pass.keeps = progress.is_resilver().then(|| blocks.tree().clone());
-            (next, has_late) = self.walk_pass(rq, &progress, &mut pass).await?;
-            pace = ScanLimits { time: pace.time.saturating_mul(2), bytes: pace.bytes.saturating_mul(2) };
-        }
-        let repaired_bytes = repaired().saturating_sub(before);
-        let unrepaired = progress.is_resilver() && self.settle_repairs().await;
-        let settled = self.spent_since(began);
-        let done = Done { of: progress, pass, next, has_late, repaired_bytes, unrepaired };
-        let recorded =
-            self.engine.sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(syncing.record_pass(done))).await;
-        self.spent_since(settled);
-        recorded
-    }
-
-    /// Counts the time since `began` as time of the scan; returns the present.
-    fn spent_since(&self, began: Nanos) -> Nanos {
-        let now = self.engine.machine.clock.now();
-        self.engine.scan_unrecorded_ns.fetch_add(now.ns_since(began).cast_signed(), Ordering::SeqCst);
-        now
-    }
-}
-
-impl Scrubs<'_> {
-    fn new_pass(&self, pace: &ScanLimits) -> ScanPass {
-        let clock = self.engine.machine.clock.clone();
-        let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
-        ScanPass {
-            clock,
-            until,
-            max_bytes: pace.bytes,
-            examined_bytes: 0,
-            errors: Vec::new(),
-            error_count: 0,
-            keeps: None,
-        }
-    }
-
-    /// Continues the walk at the scrub's position. Returns the new position, or `None` at the end of this walk; and whether
-    /// snapshots were taken during the walk, which it did not visit.
-    async fn walk_pass(
-        &self,
-        rq: &Request,
-        progress: &Progress,
-        pass: &mut ScanPass,
-    ) -> Result<(Option<Position>, bool), PoolError> {
-        let blocks = self.engine.cache.blocks().clone();
-        let _hold = blocks.hold();
-        let Position { objset: ObjsetId(place), .. } = progress.place;
-        let again = place & RESCAN_BIT != 0;
-        let from = ObjsetId(place & !RESCAN_BIT);
-        // Snapshots taken during the scrub: the walk may have passed their numbers before it reached their blocks.
-        let start = if progress.is_resilver() { progress.resume.began } else { progress.scan.max_txg };
-        let revisits = &progress.revisits;
-        let is_late = |d: &DslDataset| revisits.round <= 1 && d.is_snapshot() && d.creation_txg > start;
-        let wanted = |id: ObjsetId, d: &DslDataset| is_late(d) || again && revisits.now.contains(&id.0);
-        let (mut roots, late) = {
-            let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
-            let (late, _) = roots::datasets(rq, &mos, &wanted).await?;
-            if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
-        };
-        roots.retain(|root| root.objset >= from);
-        let mut prove = Prove::Everything;
-        let mut log_before = Txg(0);
-        if progress.is_resilver() {
-            prove = Prove::Lacking;
-            log_before = Txg(progress.scan.max_txg.0.saturating_add(1));
-        }
-        if progress.is_partial() {
-            roots.iter_mut().for_each(|root| root.after = root.after.max(progress.scan.min_txg));
-        }
-        let walk = Walk { machine: self.engine.machine.clone(), blocks, prove, log_before };
-        let next = walk.run_from(roots, Position { objset: from, ..progress.place }, pass).await;
-        Ok(if again { (next.map(marked), false) } else { (next, !late.is_empty()) })
-    }
-}
-
-/// A position of the walk over what is visited again.
-fn marked(place: Position) -> Position {
-    Position { objset: ObjsetId(place.objset.0 | RESCAN_BIT), ..place }
-}
-
-/// The result of one pass.
-struct Done {
-    /// State of the scrub or resilver at the beginning of the pass.
-    of: Progress,
-    pass: ScanPass,
-    next: Option<Position>,
-    /// Snapshots were taken during the walk over all datasets.
-    has_late: bool,
-    repaired_bytes: u64,
-    /// Devices could not be given blocks, or may have dropped them.
-    unrepaired: bool,
 }
 
 impl TxgSync<'_> {
@@ -451,7 +338,14 @@ impl TxgSync<'_> {
         self.core.returns_scanned = self.engine.returns.load(Ordering::SeqCst);
         self.engine.scan_unrecorded_ns.store(0, Ordering::SeqCst);
         let resume = Resume { began: self.change.txg(), ..Resume::default() };
-        Ok(Progress { scan, place: Position::default(), active_s: 0, resume, revisits: Revisits::default() })
+        Ok(Progress {
+            scan,
+            place: Position::default(),
+            ahead: None,
+            active_s: 0,
+            resume,
+            revisits: Revisits::default(),
+        })
     }
 
     fn now_s(&self) -> u64 {
@@ -469,59 +363,13 @@ impl TxgSync<'_> {
         let tx = self.change.tx;
         zap::put_words(rq, mos, tx, DIRECTORY, names::SCAN, &progress.scan.to_words()).await?;
         let Position { objset, object, block } = progress.place;
-        let Resume { flags, began, .. } = progress.resume;
+        let Resume { began, .. } = progress.resume;
+        let flags = progress.resume.flags & !Resume::AHEAD | if progress.ahead.is_some() { Resume::AHEAD } else { 0 };
+        let ahead = progress.ahead.map(|counts| [counts.examined_bytes, counts.errors]);
         let own: [u64; RECORD_WORDS] =
             [objset.0, object, progress.active_s, block, flags, progress.scan.examined_bytes, began.0];
-        let own = [own.as_slice(), &progress.revisits.to_words()].concat();
+        let own = [own.as_slice(), ahead.as_ref().map_or(&[], |counts| counts), &progress.revisits.to_words()].concat();
         Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
-    }
-
-    /// Records a pass, unless the scrub ended in the meantime or another one began: that one has its own position, and what this
-    /// pass read does not count for it.
-    async fn record_pass(&mut self, done: Done) -> Result<(), PoolError> {
-        let Some(mut progress) = self.open_scrub().await.ok().filter(|open| open.is_of(&done.of)) else {
-            return Ok(());
-        };
-        let Done { of: _, pass, next, has_late, repaired_bytes, unrepaired } = done;
-        let scan = &mut progress.scan;
-        scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
-        scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
-        scan.errors = scan.errors.saturating_add(pass.error_count);
-        // The nearest second is recorded, and the rest with the next pass: rounded up after each pass of two seconds, the time left
-        // was half as long again.
-        let unrecorded_ns = &self.engine.scan_unrecorded_ns;
-        let seconds = (unrecorded_ns.load(Ordering::SeqCst) + NS_PER_S / 2).max(0) / NS_PER_S;
-        unrecorded_ns.fetch_sub(seconds * NS_PER_S, Ordering::SeqCst);
-        progress.active_s = progress.active_s.saturating_add(seconds.unsigned_abs());
-        let resilvers = progress.is_resilver();
-        progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
-        let returns = self.engine.returns.load(Ordering::SeqCst);
-        if std::mem::replace(&mut self.core.returns_scanned, returns) != returns {
-            // Neither has it got what the passes before gave to the devices, nor was it read.
-            progress.resume.flags |= if resilvers { Resume::MOVED } else { 0 };
-            self.core.scrub_began = None;
-        }
-        // The errors of the blocks that are left out stay in the log.
-        let log = if progress.is_partial() { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
-        if let Err(error) = ErrorLogTask(self).add(log, &pass.errors).await {
-            // The errors are counted, and a read of the file finds them again (`sync_error_list`).
-            tracing::warn!("cannot record errors that a scrub found: {error}");
-        }
-        match next {
-            Some(place) => {
-                progress.place = place;
-                self.put_scrub(&progress).await
-            }
-            None if resilvers && progress.resume.flags & Resume::MOVED != 0 => {
-                ResilverTask(self).start(true).await.map(drop)
-            }
-            None if has_late || progress.revisits.is_due() => {
-                progress.revisits.begin_round();
-                progress.place = marked(Position::default());
-                self.put_scrub(&progress).await
-            }
-            None => self.end_scrub(progress, FINISHED).await,
-        }
     }
 
     pub(crate) async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {

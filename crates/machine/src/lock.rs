@@ -27,7 +27,8 @@ use std::sync::PoisonError;
 /// 1. `daemon`: `changing` of the daemon's pools (their opening and closing), then `Exports::renewing`; `smb`: shares, then
 ///    connections
 /// 2. `Engine::adding` (`zpool add`), `Engine::opening` (opening a dataset), `Engine::renewing` (applying changed properties),
-///    the turn of a device that is initialized or trimmed, the turn of a vdev that is rebuilt, the syncer's state
+///    the turn of a device that is initialized or trimmed, the turn of a vdev that is rebuilt, the pass of a scan
+///    (`Engine::scan_cycle`), the syncer's state
 /// 3. `Engine::mos_sync_lock`
 /// 4. `files`: the rename lock of a file system, then the locks of objects in ascending number, then the registry of system
 ///    attributes, then the delete queue
@@ -151,6 +152,8 @@ pub mod order {
         RAIDZ_LAYOUTS,
         /// Holds of reads in progress.
         READ_HOLDS,
+        /// Blocks that a scan has found and not read.
+        SCAN_QUEUE,
         /// Loads of metaslabs in progress.
         METASLAB_LOADS,
         /// Copies of the blocks of a vdev that is being removed.

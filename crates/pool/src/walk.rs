@@ -18,21 +18,24 @@
 //!
 //! An unreadable block is reported to the visitor, and the blocks below it are left out.
 
+mod found;
+mod log;
 mod waiting;
 
 use bytes::Bytes;
+use found::{MAX_REST, Sink};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use std::collections::BTreeSet;
+use log::{is_log_block, log_items};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use waiting::Waiting;
 use weir_blocks::{BlockError, Blocks, Bookmark, ReadOptions};
 use weir_codec::checksum::verify_gang_header;
 use weir_dmu::{ErrorLocation, TreeGeometry, VisitedBlocks};
-use weir_format::zil::{LogBody, TxType, ZilBlock, ZilHeader};
-use weir_format::{BlockPointer, ChecksumKind, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
+use weir_format::{BlockPointer, CompressionKind, Dnode, ObjectType, Objset, ObjsetId, Txg, gang};
 use weir_machine::{Machine, Priority, Request, invariant};
 
 /// Maximum number of concurrent reads.
@@ -48,8 +51,6 @@ const GANG_DEPTH: usize = 12;
 const GANG_PIECES: usize = 32 << 10;
 /// Minimum size of a block in bytes, which bounds the number of blocks of a pool.
 const MIN_BLOCK_BYTES: u64 = 512;
-/// Maximum number of blocks of an intent log that are followed.
-const LOG_BLOCKS: usize = 1 << 20;
 
 /// Object number of the meta dnode in positions.
 pub const META_DNODE: u64 = 0;
@@ -167,6 +168,11 @@ struct ResumePath {
 }
 
 impl ResumePath {
+    /// Root, and first position below the pointer.
+    fn place(&self) -> (usize, (u64, u64)) {
+        (self.root, self.start)
+    }
+
     /// Path to `count` data blocks of `object` from `first` on; `None` if all of them are left out.
     fn down(self, object: u64, first: u64, count: u64) -> Option<ResumePath> {
         let at = |block: u64| match self.slots {
@@ -227,6 +233,24 @@ struct Run<'a, V: Visit> {
     bytes_under_way: u64,
     /// Concurrent reads of blocks of pointers.
     ahead: usize,
+    /// Destination of the blocks that the walk verifies, if it only finds them.
+    sink: Option<Sink>,
+    /// Reads in progress by the first position below them.
+    reads_at: BTreeMap<(usize, (u64, u64)), usize>,
+    /// Concurrent reads of found blocks, by top-level vdev.
+    of_vdevs: BTreeMap<u32, usize>,
+    /// How long a read keeps its place among the concurrent ones after its end, as a multiple of its duration.
+    rest: u32,
+}
+
+/// Counts one less at `key`, which goes with its last count.
+fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
+    let Some(count) = counts.get_mut(key) else { return };
+    debug_assert!(*count > 0, "a count of nothing is kept");
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(key);
+    }
 }
 
 impl Walk {
@@ -238,32 +262,42 @@ impl Walk {
     /// Walks `roots` in order, and continues at `from` if that is in the first of them. Returns the position where the
     /// walk ended early, if it did.
     pub async fn run_from<V: Visit>(&self, roots: Vec<Root>, from: Position, visitor: &mut V) -> Option<Position> {
-        let objsets: Vec<ObjsetId> = roots.iter().map(|root| root.objset).collect();
-        let mut run = Run {
-            walk: self,
+        Run::new(self, visitor).run_from(roots, from).await
+    }
+}
+
+impl<'a, V: Visit> Run<'a, V> {
+    fn new(walk: &'a Walk, visitor: &'a mut V) -> Self {
+        let size = walk.blocks.tree().size_bytes();
+        Run {
+            walk,
             visitor,
             waiting: Waiting::default(),
-            entered: VisitedBlocks::at_most(
-                self.blocks.tree().size_bytes().map_or(u64::MAX, |bytes| bytes / MIN_BLOCK_BYTES),
-            ),
+            entered: VisitedBlocks::at_most(size.map_or(u64::MAX, |bytes| bytes / MIN_BLOCK_BYTES)),
             reads: FuturesUnordered::new(),
             bytes_under_way: 0,
             ahead: 0,
-        };
+            sink: None,
+            reads_at: BTreeMap::new(),
+            of_vdevs: BTreeMap::new(),
+            rest: 0,
+        }
+    }
+
+    async fn run_from(mut self, roots: Vec<Root>, from: Position) -> Option<Position> {
+        let objsets: Vec<ObjsetId> = roots.iter().map(|root| root.objset).collect();
         for (number, root) in roots.into_iter().enumerate().rev() {
             let at = VisitPosition { objset: root.objset, object: META_DNODE, level: 0, block: 0 };
             let from = if root.objset == from.objset { (from.object, from.block) } else { (0, 0) };
             let way = ResumePath { root: number, from, start: (0, 0), slots: 0 };
-            run.waiting.push(Item { at, bp: root.pointer, after: root.after, log: root.log, way });
+            self.waiting.push(Item { at, bp: root.pointer, after: root.after, log: root.log, way });
         }
-        run.drive().await;
+        self.drive().await;
         let next = |item: &Item| (item.way.root, item.way.start.max(item.way.from));
-        let (root, (object, block)) = run.waiting.all().map(next).min()?;
+        let (root, (object, block)) = self.waiting.all().map(next).min()?;
         Some(Position { objset: *objsets.get(root)?, object, block })
     }
-}
 
-impl<V: Visit> Run<'_, V> {
     async fn drive(&mut self) {
         loop {
             if self.has_room()
@@ -285,7 +319,7 @@ impl<V: Visit> Run<'_, V> {
     /// Whether the next pointer can be visited now.
     fn has_room(&self) -> bool {
         let room = self.reads.len() < PARALLEL && self.bytes_under_way < PARALLEL_BYTES && !self.visitor.enough();
-        room && (self.ahead < AHEAD || self.waiting.lowest().is_some_and(|item| !item.leads_on()))
+        room && self.may_find() && (self.ahead < AHEAD || self.waiting.lowest().is_some_and(|item| !item.leads_on()))
     }
 
     fn visit(&mut self, item: Item) {
@@ -301,6 +335,10 @@ impl<V: Visit> Run<'_, V> {
             }
             return;
         }
+        if self.sink.is_some() && !item.leads_on() && !bp.is_embedded() && !bp.is_gang() && item.at.level != LOG_LEVEL {
+            self.find(&item);
+            return;
+        }
         // The pointers on the path to the first position were counted by the earlier walk.
         let claim = !item.is_known() && self.visitor.block(&item.at, bp);
         let ganged = claim && bp.is_gang();
@@ -312,11 +350,9 @@ impl<V: Visit> Run<'_, V> {
         let log_block = item.at.level == LOG_LEVEL;
         let is_stored = !bp.is_embedded() && !log_block;
         let proven = match self.walk.prove {
-            Prove::Nothing => false,
-            Prove::Metadata => is_stored && (bp.level() > 0 || bp.object_type().is_metadata()),
-            Prove::Everything => is_stored,
             // With the blocks of intent logs.
-            Prove::Lacking => self.walk.blocks.tree().resilvering().needs(bp),
+            Prove::Lacking => self.walk.proves(bp),
+            _ => is_stored && self.walk.proves(bp),
         };
         let below = item.leads_on();
         if below && !self.entered.enter(bp) {
@@ -331,6 +367,7 @@ impl<V: Visit> Run<'_, V> {
         let bytes = item.bp.lsize_bytes().max(item.bp.psize_bytes());
         self.bytes_under_way += bytes;
         self.ahead += usize::from(item.leads_on());
+        *self.reads_at.entry(item.way.place()).or_default() += 1;
         let blocks = self.walk.blocks.clone();
         let log_before = self.walk.log_before;
         // A block that is not verified is read only for its pointers, so one valid copy suffices.
@@ -340,7 +377,10 @@ impl<V: Visit> Run<'_, V> {
             Prove::Lacking if !resilver => Priority::Async,
             _ => Priority::Scrub,
         };
+        let clock = self.walk.machine.clock.clone();
+        let rest = self.rest;
         let task = self.walk.machine.tasks.spawn(async move {
+            let begun = clock.now();
             let request = Request::internal("walk").with_priority(priority);
             let result =
                 if read { contents(&blocks, &request, &item, below, resilver).await } else { Ok(Bytes::new()) };
@@ -349,6 +389,9 @@ impl<V: Visit> Run<'_, V> {
                 Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
                 _ => Vec::new(),
             };
+            if rest > 0 {
+                clock.sleep(clock.now().since(begun).saturating_mul(rest).min(MAX_REST)).await;
+            }
             Done { item, bytes, result, log_items, gang }
         });
         self.reads.push(Box::pin(async move { task.await.ok() }));
@@ -361,6 +404,8 @@ impl<V: Visit> Run<'_, V> {
         let ended = usize::from(item.leads_on());
         invariant!(self.ahead >= ended, "more blocks of pointers were read than begun");
         self.ahead = self.ahead.saturating_sub(ended);
+        count_down(&mut self.reads_at, &item.way.place());
+        count_down(&mut self.of_vdevs, &item.bp.dva(0).vdev);
         for claim in done.gang {
             self.visitor.claim(&item.at, &item.bp, claim);
         }
@@ -455,11 +500,6 @@ impl<V: Visit> Run<'_, V> {
     }
 }
 
-/// Whether a block is part of an intent log's chain.
-fn is_log_block(bp: &BlockPointer) -> bool {
-    matches!(bp.checksum_kind(), Some(ChecksumKind::Zilog | ChecksumKind::Zilog2))
-}
-
 /// Reads a block: its logical bytes if it has pointers, otherwise it is only verified. Dnodes of encrypted datasets are
 /// readable without a key, except for their bonus buffers.
 async fn contents(
@@ -487,61 +527,6 @@ async fn contents(
             Ok(out.into())
         }
     }
-}
-
-/// Returns the blocks of the intent log in the header of an object set.
-async fn log_items(blocks: &Blocks, request: &Request, root: &Item, header: &[u8], before: Txg) -> Vec<Item> {
-    let Ok(set) = Objset::decode(header, root.bp.endian()) else { return Vec::new() };
-    let ZilHeader { claim_txg, log, claim_block_seq, claim_record_seq, flags, .. } = set.zil;
-    let claimed = claim_txg != Txg(0);
-    let last_block = if claimed { claim_block_seq } else { u64::MAX };
-    // Old software did not keep the number of the last record.
-    let last_record = if claimed && flags & 2 != 0 { claim_record_seq } else { u64::MAX };
-    let mut out: Vec<Item> = Vec::new();
-    let mut seen = BTreeSet::new();
-    let mut next = log;
-    let mut push = |out: &mut Vec<Item>, object: u64, block: u64, bp: BlockPointer| {
-        if seen.insert(bp.dva(0)) {
-            let at = VisitPosition { objset: root.at.objset, object, level: LOG_LEVEL, block };
-            out.push(Item { at, bp, after: Txg(0), log: false, way: root.way });
-        }
-    };
-    for _ in 0..LOG_BLOCKS {
-        let Some(kind) = next.checksum_kind().filter(|_| !next.is_hole()) else { break };
-        let [.., seq] = next.checksum();
-        if seq > last_block || !claimed && next.birth() >= before {
-            break;
-        }
-        push(&mut out, 0, seq, next);
-        let options = ReadOptions { raw: true, objset: root.at.objset, ..ReadOptions::default() };
-        let Ok(bytes) = blocks.read_zil(request, &next, &options).await else { break };
-        let Ok(block) = ZilBlock::decode(&bytes, kind, next.endian()) else { break };
-        for record in block.records() {
-            let Ok(record) = record else { break };
-            if record.seq > last_record {
-                return out;
-            }
-            if !claimed || record.tx_type != TxType::Write {
-                continue;
-            }
-            let old = |p: &BlockPointer| p.is_hole() || p.birth() < claim_txg;
-            for pointer in record.pointers().unwrap_or_default().into_iter().filter(|p| !old(p)) {
-                // The file of the data is not known without the key.
-                let (object, block) = match record.body() {
-                    Ok(LogBody::Write(w)) if !next.uses_crypt() => {
-                        (w.object.0, w.offset / pointer.lsize_bytes().max(1))
-                    }
-                    _ => (0, 0),
-                };
-                push(&mut out, object, block, pointer);
-            }
-        }
-        if !block.continues(&next) || claimed && seq == last_block {
-            break;
-        }
-        next = block.chain.next;
-    }
-    out
 }
 
 /// Segments of a gang block: the copies of its header and all pieces, at every depth.

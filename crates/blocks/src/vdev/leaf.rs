@@ -184,6 +184,12 @@ impl Leaf {
         Counts { writes, write_bytes, write_errors, repaired_bytes, slow, ..self.counters.counts() }
     }
 
+    /// Number of operations so far that are not part of a scan.
+    pub fn foreground_operations(&self) -> u64 {
+        let reads = self.disk.get().map_or(0, |disk| disk.queue.lock().queue.foreground());
+        reads.saturating_add(self.writes.writers.foreground_operations())
+    }
+
     /// How long the leaf's operations take, how large they are, and how many there are now.
     pub fn stats(&self) -> LeafStats {
         let reads = self.disk.get().map(|disk| {

@@ -181,6 +181,11 @@ impl LeafWriteQueue {
         answer.await.unwrap_or((Err(dropped), 0))
     }
 
+    /// Number of writes so far that are not part of a scan.
+    pub fn foreground_operations(&self) -> u64 {
+        self.lock().queue.foreground()
+    }
+
     /// How long writes take, how large they are, and how many there are now.
     pub fn stats(&self) -> OperationStats {
         let (pending, active) = self.lock().queue.counts();

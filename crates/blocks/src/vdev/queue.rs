@@ -102,6 +102,8 @@ pub struct Queue<T, R> {
     /// End of the last requested operation.
     last_request_end: u64,
     count: u64,
+    /// Number of requests of the classes Sync and Async: of clients, and of txgs.
+    foreground: u64,
     rules: PhantomData<R>,
 }
 
@@ -113,6 +115,7 @@ impl<T, R> Default for Queue<T, R> {
             head: 0,
             last_request_end: 0,
             count: 0,
+            foreground: 0,
             rules: PhantomData,
         }
     }
@@ -133,6 +136,7 @@ impl<T, R: Rules> Queue<T, R> {
     /// Whether an operation of this class and length may start immediately; then it counts as in progress.
     pub fn try_start(&mut self, class: Priority, len: u64) -> bool {
         let slot = slot(class);
+        self.foreground += u64::from(class != Priority::Scrub);
         let free = self.is_below_limits(slot) && self.waiting[slot].is_empty();
         if free {
             self.begin(slot, len);
@@ -153,6 +157,11 @@ impl<T, R: Rules> Queue<T, R> {
     pub fn wait(&mut self, class: Priority, offset: u64, len: u64, token: T) {
         self.count += 1;
         self.waiting[slot(class)].insert((offset, self.count), Member { offset, len, token });
+    }
+
+    /// Number of requests so far that are not of the class Scrub. Those of a txg that are written together are not among them.
+    pub fn foreground(&self) -> u64 {
+        self.foreground
     }
 
     /// Records the end of a requested operation, whether it starts or waits.

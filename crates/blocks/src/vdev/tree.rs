@@ -351,6 +351,13 @@ impl Tree {
         out
     }
 
+    /// Number of operations of all leaves so far that are not part of a scan.
+    pub fn foreground_operations(&self) -> u64 {
+        let mut out = 0;
+        self.tops.load().each_leaf(&mut |leaf| out += leaf.foreground_operations());
+        out
+    }
+
     /// Statistics of the operations of each leaf, by GUID.
     pub fn stats(&self) -> BTreeMap<u64, LeafStats> {
         let mut out = BTreeMap::new();

@@ -46,6 +46,7 @@ use crate::error::{BlockError, note};
 use crate::fault_observer::BlockContext;
 use crate::pipeline::Blocks;
 use crate::reads::ReadHold;
+use crate::scan_queue::ScanQueue;
 use crate::vdev::{FailedLeaves, Layouts, Place, PointerFreshness, Recipients, WriteJob, WritePlug};
 use bytes::Bytes;
 use encode::{Encoded, Encoding};
@@ -222,6 +223,14 @@ impl Blocks {
     /// `None` if the pool is not open for writing.
     pub fn hold(&self) -> Option<ReadHold> {
         self.writer().ok().map(|w| w.reads.begin())
+    }
+
+    /// The blocks that a scan has found and not read.
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`].
+    pub fn scan_queue(&self) -> Result<Arc<ScanQueue>, BlockError> {
+        Ok(self.writer()?.scan_queue.clone())
     }
 
     /// The blocks of intent logs.

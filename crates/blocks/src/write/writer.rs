@@ -4,6 +4,7 @@ use super::evacuation::Evacuation;
 use super::loads::Loads;
 use crate::alloc::{AllocStatus, Allocator};
 use crate::reads::{ReadHold, Reads};
+use crate::scan_queue::ScanQueue;
 use crate::vdev::{Place, PointerFreshness};
 use futures_util::future::BoxFuture;
 use std::ops::Range;
@@ -51,6 +52,7 @@ pub(crate) struct Writer {
     pub(super) space: Arc<Mutex<Allocator, { order::ALLOCATOR }>>,
     pub(super) loads: Loads,
     pub(super) reads: Arc<Reads>,
+    pub(super) scan_queue: Arc<ScanQueue>,
     pub(super) formats: Mutex<WritableEncodings, { order::ENCODINGS }>,
     /// Txg of the pool's checkpoint; 0 if it has none.
     pub(super) checkpoint_txg: AtomicU64,
@@ -70,6 +72,7 @@ impl Writer {
             space: Arc::default(),
             loads: Loads::new(machine.tasks.clone()),
             reads: Arc::default(),
+            scan_queue: Arc::default(),
             formats: Mutex::new(WritableEncodings::ALL),
             checkpoint_txg: AtomicU64::new(0),
             non_metaslab_frees: Mutex::default(),

@@ -74,7 +74,7 @@ async fn prepare(machine: &Machine, layout: &str) -> Result<(), PoolError> {
 
 /// Runs the resilver in several passes, each of which is recorded.
 async fn resilver(engine: &Engine) -> Result<(), PoolError> {
-    let limits = ScanLimits { time: Duration::from_secs(60), bytes: 64 << 10 };
+    let limits = ScanLimits { time: Duration::from_secs(60), bytes: 64 << 10, sorted_blocks: 16 };
     engine.scrubs().run(&limits, &mut |_| true).await.map(drop)
 }
 

@@ -41,6 +41,7 @@ mod removing;
 mod resilver;
 mod rewind;
 mod scrub;
+mod sorted_scan;
 mod space_log;
 mod spares;
 mod split;

@@ -26,7 +26,7 @@ pub const LAYOUTS: [(&str, Layout, usize); 4] = [
 ];
 
 pub fn small() -> ScanLimits {
-    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10 }
+    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10, sorted_blocks: 3 }
 }
 
 pub async fn look(machine: &Machine, dir: &Path) -> Pool {
@@ -155,7 +155,7 @@ fn a_resilver_goes_on_after_each_import() {
         loop {
             let engine = import(&machine, &dir).await.unwrap();
             assert!(engine.scrubs().start_resilver_if_needed().await.unwrap());
-            let limits = ScanLimits { bytes: 1 << 20, ..small() };
+            let limits = ScanLimits { bytes: 1 << 20, sorted_blocks: 8, ..small() };
             let part = engine.scrubs().run(&limits, &mut |_| false).await.unwrap().unwrap();
             engine.stop().await.unwrap();
             if part.is_finished() {

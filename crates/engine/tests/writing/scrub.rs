@@ -29,7 +29,7 @@ pub fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Ma
 }
 
 fn small() -> ScanLimits {
-    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10 }
+    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10, sorted_blocks: 3 }
 }
 
 async fn read_only(machine: &Machine, dir: &Path) -> Pool {
@@ -88,7 +88,7 @@ fn passes_of_a_scrub_read_each_block_once() {
         }
         engine.scrubs().start().await.unwrap();
         let mut passes = 0;
-        let limits = ScanLimits { bytes: 4 << 20, ..small() };
+        let limits = ScanLimits { bytes: 4 << 20, sorted_blocks: 1024, ..small() };
         let done = engine.scrubs().run(&limits, &mut |_| (passes += 1, true).1).await.unwrap().unwrap();
         let examined = done.scan.examined_bytes;
         let all = done.scan.to_examine_bytes;
@@ -184,7 +184,7 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
                 .scrubs()
                 .run(&small(), &mut |_| {
                     passes += 1;
-                    passes < 2
+                    passes < 4
                 })
                 .await
                 .unwrap()
@@ -210,7 +210,8 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
             }
             places.push(part.place);
         };
-        assert!(parts >= 3 && places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
+        // A process may end while found blocks are not read.
+        assert!(parts >= 3 && places.windows(2).all(|w| w[0] <= w[1]), "{places:?}");
         let one = whole.scan.examined_bytes;
         let many = last.scan.examined_bytes;
         assert!(many >= one && many < one * 4, "{one} bytes in one, {many} in {parts} parts");
@@ -249,6 +250,8 @@ fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
         assert!(longest < 2 << 20, "{longest} bytes in one stretch: {examined:?}");
         // The last place is what it was when the scrub ended.
         places.pop();
+        // A pass that leaves found blocks unread stays at its place.
+        places.dedup();
         assert!(places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
         // The file twice: on its own, and again in the snapshot.
         assert!(done.scan.examined_bytes > 2 * 400 * (16 << 10), "{done:?}");

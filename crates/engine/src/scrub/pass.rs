@@ -1,0 +1,333 @@
+//! One pass of a scrub or resilver.
+//!
+//! ```text
+//!   find: walk from the position ─► queue ─► (full, or the walk has ended) ─► read in the order of the offsets ─► position
+//!         ◄──────────── passes of a few seconds, each under a read hold and recorded in the MOS ────────────►
+//! ```
+//!
+//! The position is recorded when the queue is empty: everything before it was read then. Until then, [`Progress::ahead`] has the
+//! counts at the recorded position, where a process that does not have the queue begins again.
+
+use super::{Counts, FINISHED, Progress, ScanLimits};
+use crate::error_log::ErrorLogTask;
+use crate::resilver::{ResilverTask, Resume};
+use crate::{Scrubs, TxgSync};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use weir_blocks::fault_observer::Bookmark;
+use weir_blocks::{BlockError, ScanQueue, Tree};
+use weir_format::dsl::{DslDataset, pool as names};
+use weir_format::{BlockPointer, ObjectType, ObjsetId, Txg};
+use weir_machine::{Clock, Nanos, Request};
+use weir_pool::error::PoolError;
+use weir_pool::mos::Mos;
+use weir_pool::roots;
+use weir_pool::walk::{Claim, Position, Prove, Root, Visit, VisitPosition, Walk};
+
+/// Set in the object set of a position that belongs to the walk over snapshots taken during the scrub.
+const RESCAN_BIT: u64 = 1 << 63;
+/// Nanoseconds of a second.
+const NS_PER_S: i64 = 1_000_000_000;
+/// Maximum errors that one pass records.
+const MAX_ERRORS: usize = 10_000;
+
+/// Visitor of the blocks of a pass.
+struct ScanPass {
+    clock: Clock,
+    until: Nanos,
+    max_bytes: u64,
+    examined_bytes: u64,
+    errors: Vec<(VisitPosition, Txg)>,
+    error_count: u64,
+    /// The vdev tree, if this is a pass of a resilver: its DTLs keep the txgs of unreadable blocks.
+    keeps: Option<Arc<Tree>>,
+}
+
+impl Visit for ScanPass {
+    fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
+        self.examined_bytes += bp.asize_bytes();
+        false
+    }
+
+    fn claim(&mut self, _at: &VisitPosition, _bp: &BlockPointer, _claim: Claim) {}
+
+    fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, _error: &BlockError) {
+        self.error_count += 1;
+        self.keeps.iter().for_each(|tree| {
+            tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
+        });
+        if self.errors.len() < MAX_ERRORS {
+            // The error log has the root block of an object set under `ROOT_LEVEL`, as readers report it.
+            let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
+            let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
+            self.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.clock.now() >= self.until || self.examined_bytes >= self.max_bytes
+    }
+}
+
+/// The part of a scan since its recorded position, in this process.
+#[derive(Debug)]
+pub(crate) struct ScanCycle {
+    /// The scan, with its recorded position.
+    of: Progress,
+    /// Position of the walk; `None` at its end.
+    found_to: Option<Position>,
+    /// Whether the blocks in the queue are being read.
+    is_reading: bool,
+    /// Whether snapshots were taken during the walk, which it did not visit.
+    has_late: bool,
+}
+
+impl ScanCycle {
+    /// The cycle that this process has begun at the recorded position of a scan, or a new one, and whether it is new.
+    fn continued(begun: Option<ScanCycle>, scan: &Progress, queue: &ScanQueue) -> (Self, bool) {
+        if let Some(cycle) = begun.filter(|cycle| cycle.of.is_of(scan) && cycle.of.place == scan.place) {
+            return (cycle, false);
+        }
+        queue.clear();
+        (ScanCycle { of: scan.clone(), found_to: Some(scan.place), is_reading: false, has_late: false }, true)
+    }
+}
+
+/// How far a scan has got.
+enum Reached {
+    /// The walk has found blocks that are not read.
+    Between,
+    /// Everything before this position was read.
+    Position(Position),
+    /// The end of a walk, and whether snapshots were taken meanwhile that it did not visit.
+    End { has_late: bool },
+}
+
+/// The result of one pass.
+struct Done {
+    /// State of the scrub or resilver at the beginning of the pass.
+    of: Progress,
+    /// Whether the pass began at the recorded position: what other processes read behind it is read again.
+    is_first: bool,
+    pass: ScanPass,
+    reached: Reached,
+    repaired_bytes: u64,
+    /// Devices could not be given blocks, or may have dropped them.
+    unrepaired: bool,
+}
+
+impl Scrubs<'_> {
+    pub(super) async fn run_pass(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
+        let blocks = self.engine.cache.blocks().clone();
+        let queue = &blocks.scan_queue().map_err(|error| PoolError::Refused { what: error.to_string() })?;
+        let mut turn = self.engine.scan_cycle.lock().await;
+        let began = self.engine.machine.clock.now();
+        let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
+        let before = repaired();
+        let (mut cycle, is_first) = ScanCycle::continued(turn.take(), &progress, queue);
+        let mut pace = *pace;
+        let pass = loop {
+            let mut pass = self.new_pass(&pace);
+            pass.keeps = progress.is_resilver().then(|| blocks.tree().clone());
+            if self.advance(rq, &mut cycle, queue, &pace, &mut pass).await? {
+                break pass;
+            }
+            // Descending to the position again costs time as well.
+            pace.time = pace.time.saturating_mul(2);
+            pace.bytes = pace.bytes.saturating_mul(2);
+            if queue.len() >= pace.sorted_blocks {
+                pace.sorted_blocks = pace.sorted_blocks.saturating_mul(2);
+            }
+        };
+        let repaired_bytes = repaired().saturating_sub(before);
+        let unrepaired = progress.is_resilver() && self.settle_repairs().await;
+        let settled = self.spent_since(began);
+        let reached = match cycle.found_to {
+            _ if !cycle.is_reading || !queue.is_empty() => Reached::Between,
+            Some(place) => Reached::Position(place),
+            None => Reached::End { has_late: cycle.has_late },
+        };
+        let done = Done { of: progress, is_first, pass, reached, repaired_bytes, unrepaired };
+        let recorded = self
+            .engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(async move { PassTask(syncing).record(done).await }))
+            .await;
+        if recorded.is_ok() {
+            *turn = Some(cycle);
+        }
+        self.spent_since(settled);
+        recorded
+    }
+
+    /// Forgets what was found for a scan that ended.
+    pub(super) async fn forget_found(&self) {
+        *self.engine.scan_cycle.lock().await = None;
+        if let Ok(queue) = self.engine.cache.blocks().scan_queue() {
+            queue.clear();
+        }
+    }
+
+    /// Counts the time since `began` as time of the scan; returns the present.
+    fn spent_since(&self, began: Nanos) -> Nanos {
+        let now = self.engine.machine.clock.now();
+        self.engine.scan_unrecorded_ns.fetch_add(now.ns_since(began).cast_signed(), Ordering::SeqCst);
+        now
+    }
+
+    fn new_pass(&self, pace: &ScanLimits) -> ScanPass {
+        let clock = self.engine.machine.clock.clone();
+        let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
+        ScanPass {
+            clock,
+            until,
+            max_bytes: pace.bytes,
+            examined_bytes: 0,
+            errors: Vec::new(),
+            error_count: 0,
+            keeps: None,
+        }
+    }
+
+    /// Finds blocks, or reads those that were found. Returns whether the scan has advanced.
+    async fn advance(
+        &self,
+        rq: &Request,
+        cycle: &mut ScanCycle,
+        queue: &Arc<ScanQueue>,
+        pace: &ScanLimits,
+        pass: &mut ScanPass,
+    ) -> Result<bool, PoolError> {
+        let _hold = self.engine.cache.blocks().hold();
+        if !cycle.is_reading
+            && let Some(from) = cycle.found_to
+        {
+            let (walk, roots, has_late) = self.walk_from(rq, &cycle.of, from).await?;
+            let is_again = from.objset.0 & RESCAN_BIT != 0;
+            let found_to = walk.find_from(roots, unmarked(from), (queue.clone(), pace.sorted_blocks), pass).await;
+            cycle.found_to = if is_again { found_to.map(marked) } else { found_to };
+            if cycle.found_to == Some(from) {
+                return Ok(false);
+            }
+            cycle.has_late = has_late;
+            cycle.is_reading = found_to.is_none() || queue.len() >= pace.sorted_blocks;
+        }
+        if cycle.is_reading && !pass.enough() {
+            self.walk_of(&cycle.of).read_found(queue, pass).await;
+        }
+        Ok(true)
+    }
+
+    fn walk_of(&self, progress: &Progress) -> Walk {
+        let (prove, log_before) = match progress.is_resilver() {
+            true => (Prove::Lacking, Txg(progress.scan.max_txg.0.saturating_add(1))),
+            false => (Prove::Everything, Txg(0)),
+        };
+        let blocks = self.engine.cache.blocks().clone();
+        Walk { machine: self.engine.machine.clone(), blocks, prove, log_before }
+    }
+
+    /// The walk from a position on, its roots, and whether snapshots were taken since the beginning, which it does not visit.
+    async fn walk_from(
+        &self,
+        rq: &Request,
+        progress: &Progress,
+        from: Position,
+    ) -> Result<(Walk, Vec<Root>, bool), PoolError> {
+        let again = from.objset.0 & RESCAN_BIT != 0;
+        // Snapshots taken during the scrub: the walk may have passed their numbers before it reached their blocks.
+        let start = if progress.is_resilver() { progress.resume.began } else { progress.scan.max_txg };
+        let revisits = &progress.revisits;
+        let is_late = |d: &DslDataset| revisits.round <= 1 && d.is_snapshot() && d.creation_txg > start;
+        let wanted = |id: ObjsetId, d: &DslDataset| is_late(d) || again && revisits.now.contains(&id.0);
+        let (mut roots, late) = {
+            let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
+            let (late, _) = roots::datasets(rq, &mos, &wanted).await?;
+            if again { (late, Vec::new()) } else { (roots::roots(rq, &mos).await?.0, late) }
+        };
+        roots.retain(|root| root.objset >= unmarked(from).objset);
+        if progress.is_partial() {
+            roots.iter_mut().for_each(|root| root.after = root.after.max(progress.scan.min_txg));
+        }
+        Ok((self.walk_of(progress), roots, !late.is_empty()))
+    }
+}
+
+/// A position of the walk over what is visited again.
+fn marked(place: Position) -> Position {
+    Position { objset: ObjsetId(place.objset.0 | RESCAN_BIT), ..place }
+}
+
+/// A position without the mark of that walk.
+fn unmarked(place: Position) -> Position {
+    Position { objset: ObjsetId(place.objset.0 & !RESCAN_BIT), ..place }
+}
+
+/// Changes of the record of a scan after a pass, in syncing context.
+struct PassTask<'a, 'b>(&'a mut TxgSync<'b>);
+
+impl PassTask<'_, '_> {
+    /// Records a pass, unless the scrub ended in the meantime or another one began: that one has its own position, and what this
+    /// pass read does not count for it.
+    async fn record(&mut self, done: Done) -> Result<(), PoolError> {
+        let Some(mut progress) = self.0.open_scrub().await.ok().filter(|open| open.is_of(&done.of)) else {
+            return Ok(());
+        };
+        let Done { of: _, is_first, pass, reached, repaired_bytes, unrepaired } = done;
+        let scan = &mut progress.scan;
+        let at_place = progress.ahead.take().unwrap_or_else(|| Counts::of(scan));
+        if is_first {
+            at_place.put(scan);
+        }
+        scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
+        scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
+        scan.errors = scan.errors.saturating_add(pass.error_count);
+        // The nearest second is recorded, and the rest with the next pass: rounded up after each pass of two seconds, the time left
+        // was half as long again.
+        let unrecorded_ns = &self.0.engine.scan_unrecorded_ns;
+        let seconds = (unrecorded_ns.load(Ordering::SeqCst) + NS_PER_S / 2).max(0) / NS_PER_S;
+        unrecorded_ns.fetch_sub(seconds * NS_PER_S, Ordering::SeqCst);
+        progress.active_s = progress.active_s.saturating_add(seconds.unsigned_abs());
+        progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
+        let returns = self.0.engine.returns.load(Ordering::SeqCst);
+        if std::mem::replace(&mut self.0.core.returns_scanned, returns) != returns {
+            // Neither has it got what the passes before gave to the devices, nor was it read.
+            progress.resume.flags |= if progress.is_resilver() { Resume::MOVED } else { 0 };
+            self.0.core.scrub_began = None;
+        }
+        // The errors of the blocks that are left out stay in the log.
+        let log = if progress.is_partial() { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
+        if let Err(error) = ErrorLogTask(self.0).add(log, &pass.errors).await {
+            // The errors are counted, and a read of the file finds them again (`sync_error_list`).
+            tracing::warn!("cannot record errors that a scrub found: {error}");
+        }
+        self.record_reached(progress, reached, at_place).await
+    }
+
+    async fn record_reached(
+        &mut self,
+        mut progress: Progress,
+        reached: Reached,
+        at_place: Counts,
+    ) -> Result<(), PoolError> {
+        match reached {
+            Reached::Between => {
+                progress.ahead = Some(at_place);
+                self.0.put_scrub(&progress).await
+            }
+            Reached::Position(place) => {
+                debug_assert!(place > progress.place, "{place:?} is not behind {:?}", progress.place);
+                progress.place = place;
+                self.0.put_scrub(&progress).await
+            }
+            Reached::End { .. } if progress.is_resilver() && progress.resume.flags & Resume::MOVED != 0 => {
+                ResilverTask(self.0).start(true).await.map(drop)
+            }
+            Reached::End { has_late } if has_late || progress.revisits.is_due() => {
+                progress.revisits.begin_round();
+                progress.place = marked(Position::default());
+                self.0.put_scrub(&progress).await
+            }
+            Reached::End { .. } => self.0.end_scrub(progress, FINISHED).await,
+        }
+    }
+}
