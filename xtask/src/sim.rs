@@ -97,8 +97,8 @@ fn optimised(subcommand: &str) -> Command {
     command
 }
 
-/// Builds the simulator's program for the short form, which takes the tests as `cargo test` builds them: to build the engine a
-/// second time, optimised, takes longer than it saves.
+/// Builds the simulator's program for the short form. The short form runs the tests as `cargo test` builds them, because a second,
+/// optimised build of the engine takes longer than it saves.
 pub fn build_short() -> Outcome {
     must("build the simulator", &mut cargo(&["build", "--quiet", "--workspace", "--bin", "weir-sim"]))
 }

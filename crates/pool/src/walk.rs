@@ -23,7 +23,7 @@ mod log;
 mod waiting;
 
 use bytes::Bytes;
-use found::{MAX_REST, Sink};
+use found::{MAX_DELAY, Sink};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -239,11 +239,11 @@ struct Run<'a, V: Visit> {
     reads_at: BTreeMap<(usize, (u64, u64)), usize>,
     /// Concurrent reads of found blocks, by top-level vdev.
     of_vdevs: BTreeMap<u32, usize>,
-    /// How long a read keeps its place among the concurrent ones after its end, as a multiple of its duration.
-    rest: u32,
+    /// Delay after each read, during which it still counts as concurrent, as a multiple of the read's duration.
+    delay_factor: u32,
 }
 
-/// Counts one less at `key`, which goes with its last count.
+/// Decrements the count of `key`; removes a count that becomes 0.
 fn count_down<K: Ord>(counts: &mut BTreeMap<K, usize>, key: &K) {
     let Some(count) = counts.get_mut(key) else { return };
     debug_assert!(*count > 0, "a count of nothing is kept");
@@ -280,7 +280,7 @@ impl<'a, V: Visit> Run<'a, V> {
             sink: None,
             reads_at: BTreeMap::new(),
             of_vdevs: BTreeMap::new(),
-            rest: 0,
+            delay_factor: 0,
         }
     }
 
@@ -335,7 +335,8 @@ impl<'a, V: Visit> Run<'a, V> {
             }
             return;
         }
-        if self.sink.is_some() && !item.leads_on() && !bp.is_embedded() && !bp.is_gang() && item.at.level != LOG_LEVEL {
+        let is_stored = !bp.is_embedded() && item.at.level != LOG_LEVEL;
+        if self.sink.is_some() && is_stored && !item.leads_on() && !bp.is_gang() {
             self.find(&item);
             return;
         }
@@ -347,8 +348,6 @@ impl<'a, V: Visit> Run<'a, V> {
                 self.visitor.claim(&item.at, bp, (d.vdev, d.offset_bytes, d.asize_bytes));
             }
         }
-        let log_block = item.at.level == LOG_LEVEL;
-        let is_stored = !bp.is_embedded() && !log_block;
         let proven = match self.walk.prove {
             // With the blocks of intent logs.
             Prove::Lacking => self.walk.proves(bp),
@@ -378,7 +377,7 @@ impl<'a, V: Visit> Run<'a, V> {
             _ => Priority::Scrub,
         };
         let clock = self.walk.machine.clock.clone();
-        let rest = self.rest;
+        let delay_factor = self.delay_factor;
         let task = self.walk.machine.tasks.spawn(async move {
             let begun = clock.now();
             let request = Request::internal("walk").with_priority(priority);
@@ -389,8 +388,8 @@ impl<'a, V: Visit> Run<'a, V> {
                 Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
                 _ => Vec::new(),
             };
-            if rest > 0 {
-                clock.sleep(clock.now().since(begun).saturating_mul(rest).min(MAX_REST)).await;
+            if delay_factor > 0 {
+                clock.sleep(clock.now().since(begun).saturating_mul(delay_factor).min(MAX_DELAY)).await;
             }
             Done { item, bytes, result, log_items, gang }
         });

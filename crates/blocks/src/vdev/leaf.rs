@@ -184,7 +184,7 @@ impl Leaf {
         Counts { writes, write_bytes, write_errors, repaired_bytes, slow, ..self.counters.counts() }
     }
 
-    /// Number of operations so far that are not part of a scan.
+    /// Number of the leaf's operations since the pool was opened, without those of scrubs and resilvers.
     pub fn foreground_operations(&self) -> u64 {
         let reads = self.disk.get().map_or(0, |disk| disk.queue.lock().queue.foreground());
         reads.saturating_add(self.writes.writers.foreground_operations())

@@ -181,7 +181,7 @@ impl LeafWriteQueue {
         answer.await.unwrap_or((Err(dropped), 0))
     }
 
-    /// Number of writes so far that are not part of a scan.
+    /// Number of writes since the pool was opened, without those of scrubs and resilvers.
     pub fn foreground_operations(&self) -> u64 {
         self.lock().queue.foreground()
     }

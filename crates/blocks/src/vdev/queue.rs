@@ -102,7 +102,7 @@ pub struct Queue<T, R> {
     /// End of the last requested operation.
     last_request_end: u64,
     count: u64,
-    /// Number of requests of the classes Sync and Async: of clients, and of txgs.
+    /// See [`Queue::foreground`].
     foreground: u64,
     rules: PhantomData<R>,
 }
@@ -159,7 +159,7 @@ impl<T, R: Rules> Queue<T, R> {
         self.waiting[slot(class)].insert((offset, self.count), Member { offset, len, token });
     }
 
-    /// Number of requests so far that are not of the class Scrub. Those of a txg that are written together are not among them.
+    /// Number of requests of the classes Sync and Async, without the writes of a txg that the leaf collects before it begins them.
     pub fn foreground(&self) -> u64 {
         self.foreground
     }

@@ -351,7 +351,7 @@ impl Tree {
         out
     }
 
-    /// Number of operations of all leaves so far that are not part of a scan.
+    /// Number of operations of all leaves since the pool was opened, without those of scrubs and resilvers.
     pub fn foreground_operations(&self) -> u64 {
         let mut out = 0;
         self.tops.load().each_leaf(&mut |leaf| out += leaf.foreground_operations());

@@ -179,7 +179,7 @@ impl Blocks {
 
     fn free_dva(&self, dva: &Dva, txg: Txg, is_kept: bool) -> Result<(), BlockError> {
         let writer = self.writer()?;
-        writer.scan_queue.freed(dva.vdev, dva.offset_bytes);
+        writer.scan_queue.freed(dva.vdev, dva.offset_bytes, txg);
         let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
         let Remapped { there, mut removed } = self.tree().remap(dva.vdev, range)?;
         for (vdev, range) in &there {

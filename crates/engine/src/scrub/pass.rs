@@ -99,13 +99,13 @@ enum Reached {
     Between,
     /// Everything before this position was read.
     Position(Position),
-    /// The end of a walk, and whether snapshots were taken meanwhile that it did not visit.
+    /// The walk has ended. With `has_late`, snapshots were taken during the walk, and it did not visit them.
     End { has_late: bool },
 }
 
 /// The result of one pass.
 struct Done {
-    /// State of the scrub or resilver at the beginning of the pass.
+    /// The record of the scrub or resilver at the beginning of the pass.
     of: Progress,
     /// Whether the pass began at the recorded position: what other processes read behind it is read again.
     is_first: bool,
@@ -125,6 +125,10 @@ impl Scrubs<'_> {
         let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
         let before = repaired();
         let (mut cycle, is_first) = ScanCycle::continued(turn.take(), &progress, queue);
+        if queue.activate() {
+            // The txg that is syncing may have freed blocks that were not recorded.
+            self.engine.sync().await?;
+        }
         let mut pace = *pace;
         let pass = loop {
             let mut pass = self.new_pass(&pace);
@@ -163,7 +167,7 @@ impl Scrubs<'_> {
     pub(super) async fn forget_found(&self) {
         *self.engine.scan_cycle.lock().await = None;
         if let Ok(queue) = self.engine.cache.blocks().scan_queue() {
-            queue.clear();
+            queue.deactivate();
         }
     }
 
@@ -201,20 +205,36 @@ impl Scrubs<'_> {
         if !cycle.is_reading
             && let Some(from) = cycle.found_to
         {
-            let (walk, roots, has_late) = self.walk_from(rq, &cycle.of, from).await?;
-            let is_again = from.objset.0 & RESCAN_BIT != 0;
-            let found_to = walk.find_from(roots, unmarked(from), (queue.clone(), pace.sorted_blocks), pass).await;
-            cycle.found_to = if is_again { found_to.map(marked) } else { found_to };
+            // Readers may get the state before the last synced txg for a moment.
+            queue.begin_walk(Txg(self.engine.txgs().last_synced().0.saturating_sub(1)));
+            let found = self.find(rq, cycle, from, (queue, pace.sorted_blocks), pass).await;
+            queue.end_walk();
+            found?;
             if cycle.found_to == Some(from) {
                 return Ok(false);
             }
-            cycle.has_late = has_late;
-            cycle.is_reading = found_to.is_none() || queue.len() >= pace.sorted_blocks;
+            cycle.is_reading = cycle.found_to.is_none() || queue.len() >= pace.sorted_blocks;
         }
         if cycle.is_reading && !pass.enough() {
             self.walk_of(&cycle.of).read_found(queue, pass).await;
         }
         Ok(true)
+    }
+
+    /// Walks from a position on until the queue has the given number of blocks or the pass has enough.
+    async fn find(
+        &self,
+        rq: &Request,
+        cycle: &mut ScanCycle,
+        from: Position,
+        (queue, max_blocks): (&Arc<ScanQueue>, usize),
+        pass: &mut ScanPass,
+    ) -> Result<(), PoolError> {
+        let (walk, roots, has_late) = self.walk_from(rq, &cycle.of, from).await?;
+        let found_to = walk.find_from(roots, unmarked(from), (queue.clone(), max_blocks), pass).await;
+        cycle.found_to = if unmarked(from) == from { found_to } else { found_to.map(marked) };
+        cycle.has_late = has_late;
+        Ok(())
     }
 
     fn walk_of(&self, progress: &Progress) -> Walk {
@@ -233,7 +253,7 @@ impl Scrubs<'_> {
         progress: &Progress,
         from: Position,
     ) -> Result<(Walk, Vec<Root>, bool), PoolError> {
-        let again = from.objset.0 & RESCAN_BIT != 0;
+        let again = unmarked(from) != from;
         // Snapshots taken during the scrub: the walk may have passed their numbers before it reached their blocks.
         let start = if progress.is_resilver() { progress.resume.began } else { progress.scan.max_txg };
         let revisits = &progress.revisits;
@@ -252,7 +272,7 @@ impl Scrubs<'_> {
     }
 }
 
-/// A position of the walk over what is visited again.
+/// A position of the walk that visits snapshots and moved blocks after all other datasets.
 fn marked(place: Position) -> Position {
     Position { objset: ObjsetId(place.objset.0 | RESCAN_BIT), ..place }
 }
@@ -290,11 +310,11 @@ impl PassTask<'_, '_> {
         progress.resume.flags |= if unrepaired { Resume::UNREPAIRED } else { 0 };
         let returns = self.0.engine.returns.load(Ordering::SeqCst);
         if std::mem::replace(&mut self.0.core.returns_scanned, returns) != returns {
-            // Neither has it got what the passes before gave to the devices, nor was it read.
+            // A device came back into service: it lacks the repairs of earlier passes, and those passes did not verify it.
             progress.resume.flags |= if progress.is_resilver() { Resume::MOVED } else { 0 };
             self.0.core.scrub_began = None;
         }
-        // The errors of the blocks that are left out stay in the log.
+        // A partial scan does not read all blocks, so the errors of the others must stay in the log.
         let log = if progress.is_partial() { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
         if let Err(error) = ErrorLogTask(self.0).add(log, &pass.errors).await {
             // The errors are counted, and a read of the file finds them again (`sync_error_list`).

@@ -250,7 +250,7 @@ fn snapshots_of_meanwhile_are_scrubbed_in_stretches() {
         assert!(longest < 2 << 20, "{longest} bytes in one stretch: {examined:?}");
         // The last place is what it was when the scrub ended.
         places.pop();
-        // A pass that leaves found blocks unread stays at its place.
+        // A pass that does not read all blocks that it found records no new position.
         places.dedup();
         assert!(places.windows(2).all(|w| w[0] < w[1]), "{places:?}");
         // The file twice: on its own, and again in the snapshot.

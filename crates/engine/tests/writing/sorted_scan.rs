@@ -15,10 +15,10 @@ use weir_pool::config::Class;
 use weir_pool::walk::{Claim, Position, Prove, Visit, VisitPosition, Walk};
 
 const BLOCK_BYTES: u64 = 16 << 10;
-/// Blocks of each of two files that are written at the same time.
+/// Number of blocks of each of the two files. The tests write both files at the same time.
 const BLOCKS: u64 = 400;
 
-/// A pass reads a small part of what was found.
+/// Limits with which a pass reads a small part of the blocks that the walk found.
 fn parts() -> ScanLimits {
     ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 100_000 }
 }

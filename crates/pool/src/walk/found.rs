@@ -14,12 +14,12 @@ use weir_machine::Nanos;
 /// that they sort and merge the others.
 const PARALLEL_IN_VDEV: usize = 128;
 
-/// Maximum number of concurrent reads of found blocks in one top-level vdev while clients use the devices, and how long each rests
-/// after its end, as a multiple of its duration: so clients keep most of what the devices can do.
+/// Maximum number of these reads while clients use the devices.
 const PARALLEL_BESIDE_CLIENTS: usize = 2;
-const REST_BESIDE_CLIENTS: u32 = 2;
-/// Maximum duration of a rest.
-pub(super) const MAX_REST: Duration = Duration::from_millis(200);
+/// Delay after each of these reads, as a multiple of the read's duration.
+const DELAY_BESIDE_CLIENTS: u32 = 2;
+/// Maximum delay.
+pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
 /// Interval in which operations of clients are counted, and the least number of them that counts as use.
 const COUNT_INTERVAL: Duration = Duration::from_millis(50);
 const LEAST_OPERATIONS: u64 = 3;
@@ -76,7 +76,7 @@ impl Walk {
         let mut clients = Clients { counted: self.machine.clock.now(), operations, are_active: false };
         loop {
             self.count(&mut clients);
-            run.rest = if clients.are_active { REST_BESIDE_CLIENTS } else { 0 };
+            run.delay_factor = if clients.are_active { DELAY_BESIDE_CLIENTS } else { 0 };
             let limit = if clients.are_active { PARALLEL_BESIDE_CLIENTS } else { PARALLEL_IN_VDEV };
             if let Some(found) = run.next_found(queue, limit) {
                 run.read(found);
@@ -91,7 +91,7 @@ impl Walk {
         }
     }
 
-    /// Counts the operations of clients from time to time.
+    /// Counts the operations of clients again if [`COUNT_INTERVAL`] has passed since the last count.
     fn count(&self, clients: &mut Clients) {
         let now = self.machine.clock.now();
         if now.since(clients.counted) < COUNT_INTERVAL {
