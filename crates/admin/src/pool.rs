@@ -276,19 +276,25 @@ impl ProcessChange {
                 };
                 check_not_scrubbing(host).await?;
                 host.engine().scrubs().start_after(from).await?;
-                host.go_on_scrubbing();
-                Ok(author.record(host.engine())?)
+                go_on(host, author)
             }
             ProcessChange::StartResilver => {
                 host.engine().scrubs().start_resilver(true).await?;
-                host.go_on_scrubbing();
-                Ok(author.record(host.engine())?)
+                go_on(host, author)
             }
             ProcessChange::Close { destroyed, force, hard } => {
                 close(host, author, destroyed, force, hard && !destroyed).await
             }
         }
     }
+}
+
+/// Carries out a scan that was started. The command that started it is recorded first, so that it precedes the end of a short scan in
+/// the pool's history and events.
+fn go_on(host: &impl Host, author: &mut Author) -> Result<(), Refusal> {
+    let recorded = author.record(host.engine());
+    host.go_on_scrubbing();
+    Ok(recorded?)
 }
 
 /// Closes the pool, as [`ProcessChange::Close`] says.
