@@ -359,11 +359,15 @@ impl LeafReadQueue {
         loop {
             let next = {
                 let mut state = self.lock();
-                let Some((class, len)) = state.ended.pop() else {
+                if let Some((class, len)) = state.ended.pop() {
+                    state.queue.done(class, len)
+                } else if let Some(batch) = state.queue.start_next() {
+                    // An end may allow several reads to start.
+                    Some(batch)
+                } else {
                     state.is_starting = false;
                     return;
-                };
-                state.queue.done(class, len)
+                }
             };
             let Some(mut batch) = next else { continue };
             batch.members.retain(|m| !m.token.sender.is_canceled());

@@ -16,8 +16,10 @@
 //! side by side.
 //!
 //! Each class has its own limits, so that prefetch and scrub do not delay synchronous reads, and a txg sync does not delay
-//! the intent log. A class that has nothing in progress is served first, so that none starves. Source of the idea: OpenZFS
-//! `module/zfs/vdev_queue.c`.
+//! the intent log. A class that has nothing in progress is served first, so that none starves. While reads of other classes are in
+//! progress, scrubs and resilvers read one operation at a time, and each of them only after another read has ended: a disk that
+//! prefers short ways of its head would read nothing else. Source of the idea: OpenZFS `module/zfs/vdev_queue.c`
+//! (`zfs_vdev_nia_credit`).
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -33,6 +35,8 @@ pub trait Rules {
     const MAX_MERGED: usize;
     /// Maximum gap between merged operations in bytes, and whether they may overlap; `None`: they must be adjacent.
     const MAX_GAP_BYTES: Option<u64>;
+    /// Whether operations of the class Scrub alternate with those of other classes that are in progress.
+    const ALTERNATES: bool;
 }
 
 /// Maximum length of a merged operation in bytes.
@@ -48,6 +52,7 @@ impl Rules for Reads {
     const LIMIT_BYTES: [u64; 3] = [16 << 20, 4 << 20, 4 << 20];
     const MAX_MERGED: usize = 64;
     const MAX_GAP_BYTES: Option<u64> = Some(32 << 10);
+    const ALTERNATES: bool = true;
 }
 
 /// Rules of writes: the intent log before a txg sync, and that before repairs.
@@ -59,6 +64,7 @@ impl Rules for Writes {
     const LIMIT_BYTES: [u64; 3] = [u64::MAX; 3];
     const MAX_MERGED: usize = usize::MAX;
     const MAX_GAP_BYTES: Option<u64> = None;
+    const ALTERNATES: bool = false;
 }
 
 /// An operation that waits or starts.
@@ -104,6 +110,8 @@ pub struct Queue<T, R> {
     count: u64,
     /// See [`Queue::foreground`].
     foreground: u64,
+    /// Whether an operation of another class has ended since the last one of the class Scrub began.
+    is_turn_of_scrub: bool,
     rules: PhantomData<R>,
 }
 
@@ -116,6 +124,7 @@ impl<T, R> Default for Queue<T, R> {
             last_request_end: 0,
             count: 0,
             foreground: 0,
+            is_turn_of_scrub: false,
             rules: PhantomData,
         }
     }
@@ -126,10 +135,12 @@ pub(super) fn slot(class: Priority) -> usize {
     match class {
         Priority::Sync => 0,
         Priority::Async => 1,
-        Priority::Scrub => 2,
+        Priority::Scrub => SCRUB,
     }
 }
 
+/// Position of the class Scrub, the last.
+const SCRUB: usize = 2;
 const CLASSES: [Priority; 3] = [Priority::Sync, Priority::Async, Priority::Scrub];
 
 impl<T, R: Rules> Queue<T, R> {
@@ -145,10 +156,18 @@ impl<T, R: Rules> Queue<T, R> {
     }
 
     fn is_below_limits(&self, slot: usize) -> bool {
-        self.in_progress[slot].operations < R::LIMITS[slot] && self.in_progress[slot].bytes < R::LIMIT_BYTES[slot]
+        let InProgress { operations, bytes } = self.in_progress[slot];
+        operations < R::LIMITS[slot] && bytes < R::LIMIT_BYTES[slot] && self.has_turn(slot)
+    }
+
+    /// Whether an operation of a class may begin beside those of others.
+    fn has_turn(&self, slot: usize) -> bool {
+        let alone = self.in_progress[..SCRUB].iter().all(|class| class.operations == 0);
+        !R::ALTERNATES || slot != SCRUB || alone || self.in_progress[SCRUB].operations == 0 && self.is_turn_of_scrub
     }
 
     fn begin(&mut self, slot: usize, len: u64) {
+        self.is_turn_of_scrub &= slot != SCRUB;
         self.in_progress[slot].operations += 1;
         self.in_progress[slot].bytes += len;
     }
@@ -181,12 +200,14 @@ impl<T, R: Rules> Queue<T, R> {
         invariant!(operations > 0 && bytes >= len, "{len} bytes end of {operations} operations with {bytes} bytes");
         ended.operations = operations.saturating_sub(1);
         ended.bytes = bytes.saturating_sub(len);
+        self.is_turn_of_scrub |= class != Priority::Scrub;
         self.start_next()
     }
 
     /// Returns the next batch that the limits permit to start.
     pub fn start_next(&mut self) -> Option<Batch<T>> {
-        let idle = (0..3).find(|&s| self.in_progress[s].operations == 0 && !self.waiting[s].is_empty());
+        let is_idle = |s: &usize| self.in_progress[*s].operations == 0 && self.has_turn(*s);
+        let idle = (0..3).find(|s| is_idle(s) && !self.waiting[*s].is_empty());
         let open = (0..3).find(|&s| self.is_below_limits(s) && !self.waiting[s].is_empty());
         idle.or(open).and_then(|s| self.start(s))
     }
@@ -233,7 +254,7 @@ impl<T, R: Rules> Queue<T, R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Priority::{Async, Sync};
+    use Priority::{Async, Scrub, Sync};
 
     fn full() -> Queue<u32, Reads> {
         let mut q = Queue::default();
@@ -299,6 +320,24 @@ mod tests {
         q.in_progress[1] = InProgress::default();
         assert_eq!(q.done(Sync, 4096).unwrap().members[0].token, 2);
         assert_eq!(q.done(Sync, 4096).unwrap().members[0].token, 1);
+    }
+
+    #[test]
+    fn scrubs_alternate_with_other_reads() {
+        let mut q = Queue::<u32, Reads>::default();
+        let block = 1 << 20;
+        let scrubs = |q: &Queue<u32, Reads>| q.in_progress[2].operations;
+        while q.try_start(Scrub, block) {}
+        assert_eq!(scrubs(&q), 4, "alone, they are in progress up to the limit");
+        (0..9).for_each(|i| q.wait(Scrub, u64::from(i) << 30, block, i));
+        assert!(q.try_start(Sync, 4096) && q.try_start(Sync, 4096));
+        (0..4).for_each(|_| assert_eq!(q.done(Scrub, block), None, "another read is in progress"));
+        assert_eq!(q.done(Sync, 4096).unwrap().class, Scrub);
+        assert_eq!(q.start_next(), None, "one at a time");
+        assert_eq!(q.done(Scrub, block), None, "no other read has ended");
+        assert_eq!(q.done(Sync, 4096).unwrap().class, Scrub);
+        while q.start_next().is_some() {}
+        assert_eq!(scrubs(&q), 4, "alone again");
     }
 
     #[test]
