@@ -3,7 +3,7 @@
 //! The angle of the platter follows from the time, and that of a sector from its place on the track, so a read that continues
 //! the last one costs no rotation, and one that comes too late costs nearly a whole one. The drive chooses the command with
 //! the shortest positioning time among those in its queue (NCQ), but none waits for seconds. Writes are acknowledged
-//! when they are in the cache; a flush waits until those before it are on the platters.
+//! when they are in the cache; a flush waits until those before it are on the platters, and reads wait for the flush.
 
 use super::drive::Command;
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,11 @@ impl RotatingSpec {
         60_000.0 / self.rpm
     }
 
+    /// Rate in MB/s at a distance from the outermost track, as a share of the size.
+    pub fn rate_mb_s(&self, share: f64) -> f64 {
+        self.outer_mb_s - (self.outer_mb_s - self.inner_mb_s) * share
+    }
+
     fn rotation_ns(&self) -> f64 {
         self.rotation_ms() * 1e6
     }
@@ -175,8 +180,7 @@ impl Rotating {
 
     /// Rate in bytes per nanosecond at `offset`: the tracks are as long as their radius allows.
     fn rate(&self, offset: u64) -> f64 {
-        let share = offset as f64 / self.size_bytes as f64;
-        (self.spec.outer_mb_s - (self.spec.outer_mb_s - self.spec.inner_mb_s) * share) / 1e3
+        self.spec.rate_mb_s(offset as f64 / self.size_bytes as f64) / 1e3
     }
 
     fn media_ns(&self, offset: u64, len: u64) -> f64 {
@@ -231,11 +235,12 @@ impl Rotating {
             self.cached_bytes -= old.len;
         }
         self.cached_bytes += len;
+        let flushed = self.flushes.back().map_or(0, |(_, covers)| *covers);
         if let Some((_, before)) = self
             .cached
             .range_mut(..offset)
             .next_back()
-            .filter(|(at, held)| **at + held.len == offset && held.len + len <= RUN_BYTES)
+            .filter(|(at, held)| **at + held.len == offset && held.len + len <= RUN_BYTES && held.number > flushed)
         {
             before.len += len;
             before.number = number;
@@ -252,11 +257,12 @@ impl Rotating {
         }
         let read = self.best_read(now_ns);
         let write = self.best_write(now_ns);
-        // Reads are waited for; cached writes only if the cache fills or a flush waits.
-        let urgent = !self.flushes.is_empty() || self.cached_bytes > (self.spec.cache_mib << 20) / 2;
-        let patience = if urgent { 0.0 } else { self.spec.rotation_ns() };
+        // Reads are waited for; cached writes only if the cache fills. During a flush, the drive only writes.
+        let is_full = self.cached_bytes > (self.spec.cache_mib << 20) / 2;
+        let patience = if is_full { 0.0 } else { self.spec.rotation_ns() };
+        let reads_first = |write: f64, read: f64| self.flushes.is_empty() && read <= write + patience;
         match (read, write) {
-            (Some((at, cost)), write) if write.is_none_or(|(_, other)| cost <= other + patience) => {
+            (Some((at, cost)), write) if write.is_none_or(|(_, other)| reads_first(other, cost)) => {
                 let Some((command, _)) = self.reads.remove(at) else { return };
                 if self
                     .ahead_ns(now_ns, &command)
@@ -307,11 +313,13 @@ impl Rotating {
         self.reads.iter().take(QUEUE).enumerate().map(cost).min_by(|a, b| a.1.total_cmp(&b.1))
     }
 
-    /// The cached write that the head reaches first, among those next to it.
+    /// The cached write that the head reaches first, among those next to it. During a flush, only those that it covers.
     fn best_write(&self, now_ns: u64) -> Option<(u64, f64)> {
-        let after = self.cached.range(self.arm..).take(QUEUE);
-        let before = self.cached.range(..self.arm).rev().take(4);
-        let first = self.cached.iter().take(1);
+        let covers = self.flushes.front().map_or(u64::MAX, |(_, covers)| *covers);
+        let due = |(_, cached): &(&u64, &Cached)| cached.number <= covers;
+        let after = self.cached.range(self.arm..).filter(due).take(QUEUE);
+        let before = self.cached.range(..self.arm).rev().filter(due).take(4);
+        let first = self.cached.iter().filter(due).take(1);
         let cost = |(offset, _): (&u64, &Cached)| (*offset, self.position_ns(now_ns, *offset));
         after.chain(before).chain(first).map(cost).min_by(|a, b| a.1.total_cmp(&b.1))
     }
@@ -334,7 +342,6 @@ impl Rotating {
         while let Some(&(id, covers)) = self.flushes.front() {
             let writing = matches!(self.work, Some((_, Work::Write(_))));
             let due = self.writes.is_empty() || self.next_write >= covers;
-            // Cached runs are joined, so a flush also waits for later writes that continue one of its own.
             let cached = self.cached.values().any(|cached| cached.number <= covers);
             if writing || cached || !due {
                 return;
@@ -385,6 +392,47 @@ mod tests {
             }
         }
         panic!("the flush is not done: {done:?}");
+    }
+
+    #[test]
+    fn a_flush_does_not_wait_for_later_writes() {
+        let mut disk = Rotating::new(RotatingSpec::RPM_7K, 1 << 40);
+        let write = |id: u64| Command { id, op: Op::Write, offset: (1 << 30) + (id << 20), len: 1 << 20 };
+        (10..20).for_each(|id| disk.submit(0, write(id)));
+        disk.submit(0, Command { id: 1, op: Op::Write, offset: 1 << 39, len: 128 << 10 });
+        disk.submit(0, Command { id: 2, op: Op::Flush, offset: 0, len: 0 });
+        let mut next = 20;
+        while let Some(next_ns) = disk.next_ns().filter(|next_ns| *next_ns < 500_000_000) {
+            if disk.advance(next_ns).contains(&2) {
+                return;
+            }
+            // They continue what is in the cache.
+            disk.submit(next_ns, write(next));
+            next += 1;
+        }
+        panic!("the flush is not done after half a second and {next} writes");
+    }
+
+    #[test]
+    fn a_flush_does_not_wait_for_reads() {
+        let mut disk = Rotating::new(RotatingSpec::RPM_7K, 1 << 40);
+        let read = |id: u64| Command { id, op: Op::Read, offset: (1 << 30) + (id << 20), len: 1 << 20 };
+        (10..14).for_each(|id| disk.submit(0, read(id)));
+        disk.submit(0, Command { id: 1, op: Op::Write, offset: 1 << 39, len: 128 << 10 });
+        disk.submit(0, Command { id: 2, op: Op::Flush, offset: 0, len: 0 });
+        let mut next = 14;
+        while let Some(next_ns) = disk.next_ns().filter(|next_ns| *next_ns < 500_000_000) {
+            let done = disk.advance(next_ns);
+            if done.contains(&2) {
+                return;
+            }
+            // The head need not move for the next read, however many there are.
+            for _ in done.into_iter().filter(|id| *id >= 10) {
+                disk.submit(next_ns, read(next));
+                next += 1;
+            }
+        }
+        panic!("the flush is not done after half a second and {next} reads");
     }
 
     #[test]
