@@ -49,6 +49,7 @@ pub(crate) async fn end(engine: &Engine, state: Option<u64>) -> Result<(), PoolE
 
 /// Syncs the last txg of a pool that is written to.
 async fn sync_last_txg(engine: &Engine, state: Option<u64>) -> Result<(), PoolError> {
+    engine.scan.close();
     // A pool that is suspended, or waits for a device, is closed as of its last complete txg.
     engine.devices().give_up_waiting();
     if engine.is_read_only() {

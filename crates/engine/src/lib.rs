@@ -112,7 +112,7 @@ use fault_sink::FaultSink;
 use futures_util::lock::Mutex as AsyncMutex;
 use open_datasets::{OpenDataset, OpenDatasets, OpenSet};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tasks::Queue;
@@ -207,10 +207,7 @@ pub struct Engine {
     scrub_to_carry_out: AtomicBool,
     /// How often devices came back into service: what a scan has passed then, they may lack.
     returns: AtomicU64,
-    /// Nanoseconds of a scan that its record, which has whole seconds, does not have yet; less than 0 if it has more.
-    scan_unrecorded_ns: AtomicI64,
-    /// Held during a pass of a scan: what it has found and read since its recorded position.
-    scan_cycle: AsyncMutex<Option<scrub::pass::ScanCycle>>,
+    scan: scrub::control::ScanControl,
     /// Sequential rebuilds in progress.
     pub(crate) rebuild_table: Mutex<rebuild::RebuildTable, { order::REBUILDS }>,
     /// Held while vdevs are added.
@@ -339,8 +336,7 @@ impl Engine {
             expansion_tasks: AtomicU64::new(0),
             scrub_to_carry_out: AtomicBool::new(false),
             returns: AtomicU64::new(0),
-            scan_unrecorded_ns: AtomicI64::new(0),
-            scan_cycle: AsyncMutex::default(),
+            scan: scrub::control::ScanControl::default(),
             rebuild_table: Mutex::default(),
             adding: AsyncMutex::new(()),
             reading: LongHolds::default(),

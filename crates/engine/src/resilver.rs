@@ -9,7 +9,7 @@
 //! [`Scrubs::start_resilver_if_needed`] starts it for any DTL of a device in service, and again when a DTL grew meanwhile.
 //!
 //! *Continuing* is safe for another process only if all repairs so far are stable, and if no other program went on with the
-//! scan. A pass therefore flushes before its position is recorded, with a flag if a device failed; and the record repeats the
+//! scan. A pass therefore flushes before a position is recorded, with a flag if a device failed; and the record repeats the
 //! number of examined bytes, which another program would have changed. Otherwise the resilver starts again.
 //!
 //! *Blocks that move*, because a snapshot is destroyed, heads are exchanged, or a file is cloned or deduplicated, may pass the walk.
@@ -21,6 +21,7 @@
 
 use super::events::PoolEvent;
 use super::rebuild::RebuildTask;
+use super::scrub::pass::ScanCycle;
 use super::scrub::{CANCELED, Progress, scrub_in};
 use super::{Scrubs, TxgSync};
 use std::collections::BTreeSet;
@@ -215,7 +216,8 @@ impl Scrubs<'_> {
 
     /// Prepares the next pass of a scan. Returns `None` if the scan was started again.
     pub(crate) async fn ready(&self, rq: &Request, progress: Progress) -> Result<Option<Progress>, PoolError> {
-        if !progress.is_resilver() {
+        let has_begun = |cycle: &ScanCycle| cycle.is_part_of(&progress);
+        if !progress.is_resilver() || self.engine.scan.cycle.lock().await.as_ref().is_some_and(has_begun) {
             return Ok(Some(progress));
         }
         let continued = self

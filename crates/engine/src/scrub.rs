@@ -1,8 +1,8 @@
 //! Scrub: reads every block of the pool in all its copies and columns, and repairs damage.
 //!
 //! ```text
-//!   start ─► `scan` in the MOS: running ─► passes of a few seconds ─► position ─► `scan` … ─► finished
-//!                                          each under a read hold
+//!   start ─► `scan` in the MOS: running ─► passes: find blocks, read them ─► position ─► `scan` … ─► finished
+//!                                          under read holds
 //! ```
 //!
 //! The record is OpenZFS's (`dsl_scan_phys_t`), so each program shows and continues the other's scrubs. Weir continues at
@@ -15,15 +15,16 @@
 //! *Order.* The walk finds blocks in the order of the files, and they are read in the order of their offsets on the devices:
 //! see [`pass`].
 //!
-//! *Fresh pointers.* The pool changes during a scrub. Each pass therefore delays the reuse of freed space
-//! ([`weir_blocks::ReadHold`]) and walks from the roots again; blocks that were found by an earlier pass and freed since are
-//! no longer in the queue ([`weir_blocks::scan_queue`]). So no pointer leads to a reused block. Passes are short, because freed
-//! space waits for their end.
+//! *Fresh pointers.* The pool changes during a scrub. Each walk therefore delays the reuse of freed space
+//! ([`weir_blocks::ReadHold`]) and begins at the roots again; blocks that were found and freed since are no longer in the queue
+//! ([`weir_blocks::scan_queue`]), and each read delays the reuse of its own block. So no pointer leads to a reused block. Walks are
+//! short, because freed space waits for their end.
 //!
 //! *Errors* beyond redundancy are appended to the pool's [error log](super::error_log).
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c`.
 
+pub(crate) mod control;
 pub(crate) mod pass;
 
 use super::error_log::ErrorLogTask;
@@ -47,13 +48,15 @@ pub(crate) const RUNNING: u64 = 1;
 const FINISHED: u64 = 2;
 pub(crate) const CANCELED: u64 = 3;
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
-/// Limits of one pass of the walk; each pass ends with a txg.
+/// Limits of one pass; each pass ends with a txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanLimits {
-    /// Maximum duration.
+    /// Maximum duration of finding blocks.
     pub time: Duration,
     /// Maximum allocated bytes to read.
     pub bytes: u64,
+    /// Interval at which a pass that reads the blocks it has found records how far it is, without ending its reads.
+    pub recorded: Duration,
     /// Number of blocks that are found, over several passes, before they are read in the order of their offsets. Each takes about
     /// 250 bytes of memory.
     pub sorted_blocks: usize,
@@ -61,7 +64,12 @@ pub struct ScanLimits {
 
 impl Default for ScanLimits {
     fn default() -> Self {
-        ScanLimits { time: Duration::from_secs(2), bytes: 1 << 30, sorted_blocks: 256 << 10 }
+        ScanLimits {
+            time: Duration::from_secs(2),
+            bytes: u64::MAX,
+            recorded: Duration::from_secs(5),
+            sorted_blocks: 256 << 10,
+        }
     }
 }
 
@@ -124,7 +132,7 @@ impl Progress {
     }
 
     /// Whether both are states of one scrub or resilver. Another may have taken its place at any time.
-    fn is_of(&self, other: &Progress) -> bool {
+    pub(crate) fn is_of(&self, other: &Progress) -> bool {
         let id = |one: &Progress| {
             let ScanPhys { func, min_txg, max_txg, start_time_s, .. } = one.scan;
             (func, min_txg, max_txg, start_time_s, one.resume.began)
@@ -224,6 +232,7 @@ impl Scrubs<'_> {
                     }
                     progress.scan.flags |= PAUSED;
                     syncing.put_scrub(&progress).await?;
+                    syncing.engine.scan.interrupt();
                     syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});
                     Ok(())
                 })
@@ -251,7 +260,7 @@ impl Scrubs<'_> {
 
     /// Runs the scrub until it finishes, is paused or canceled, or `show` returns false. Returns the progress.
     ///
-    /// `show` is called after each pass, when the progress has been recorded in the MOS.
+    /// `show` is called whenever the progress has been recorded in the MOS.
     ///
     /// # Errors
     /// Errors of reading or writing the MOS.
@@ -263,6 +272,7 @@ impl Scrubs<'_> {
         let rq = &Request::internal("scrub");
         let mut wanted = true;
         loop {
+            let interrupts = self.engine.scan.interrupts();
             let Some(progress) = self.progress(rq).await? else { return Ok(None) };
             if progress.is_finished() && progress.is_resilver() {
                 self.engine.spares().finish_replacing().await?;
@@ -274,10 +284,7 @@ impl Scrubs<'_> {
                 return Ok(Some(progress));
             }
             let Some(progress) = self.ready(rq, progress).await? else { continue };
-            self.run_pass(rq, pace, progress).await?;
-            if let Some(progress) = self.progress(rq).await? {
-                wanted = show(&progress);
-            }
+            wanted = self.run_pass(rq, pace, (progress, interrupts), show).await?;
         }
     }
 }
@@ -336,7 +343,7 @@ impl TxgSync<'_> {
         };
         blocks.tree().begin_scrub();
         self.core.returns_scanned = self.engine.returns.load(Ordering::SeqCst);
-        self.engine.scan_unrecorded_ns.store(0, Ordering::SeqCst);
+        self.engine.scan.unrecorded_ns.store(0, Ordering::SeqCst);
         let resume = Resume { began: self.change.txg(), ..Resume::default() };
         Ok(Progress {
             scan,
@@ -383,6 +390,7 @@ impl TxgSync<'_> {
         progress.scan.flags &= !PAUSED;
         progress.scan.state = state;
         progress.scan.end_time_s = self.now_s();
+        self.engine.scan.interrupt();
         if progress.is_resilver() {
             return ResilverTask(self).end(progress, state == FINISHED).await;
         }

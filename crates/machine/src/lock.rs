@@ -154,6 +154,8 @@ pub mod order {
         READ_HOLDS,
         /// Blocks that a scan has found and not read.
         SCAN_QUEUE,
+        /// Counts of a scan that are not recorded yet.
+        SCAN_COUNTS,
         /// Loads of metaslabs in progress.
         METASLAB_LOADS,
         /// Copies of the blocks of a vdev that is being removed.

@@ -23,7 +23,7 @@ mod log;
 mod waiting;
 
 use bytes::Bytes;
-use found::{MAX_DELAY, Sink};
+use found::{Hold, MAX_DELAY, Sink};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -241,6 +241,8 @@ struct Run<'a, V: Visit> {
     of_vdevs: BTreeMap<u32, usize>,
     /// Delay after each read, during which it still counts as concurrent, as a multiple of the read's duration.
     delay_factor: u32,
+    /// Delays the reuse of the blocks that are read, if the walk's caller does not.
+    hold: Option<Arc<Hold>>,
 }
 
 /// Decrements the count of `key`; removes a count that becomes 0.
@@ -281,6 +283,7 @@ impl<'a, V: Visit> Run<'a, V> {
             reads_at: BTreeMap::new(),
             of_vdevs: BTreeMap::new(),
             delay_factor: 0,
+            hold: None,
         }
     }
 
@@ -378,6 +381,7 @@ impl<'a, V: Visit> Run<'a, V> {
         };
         let clock = self.walk.machine.clock.clone();
         let delay_factor = self.delay_factor;
+        let hold = self.hold.clone();
         let task = self.walk.machine.tasks.spawn(async move {
             let begun = clock.now();
             let request = Request::internal("walk").with_priority(priority);
@@ -388,6 +392,7 @@ impl<'a, V: Visit> Run<'a, V> {
                 Ok(header) if item.log => log_items(&blocks, &request, &item, header, log_before).await,
                 _ => Vec::new(),
             };
+            drop(hold);
             if delay_factor > 0 {
                 clock.sleep(clock.now().since(begun).saturating_mul(delay_factor).min(MAX_DELAY)).await;
             }

@@ -2,22 +2,26 @@
 //!
 //! ```text
 //!   find: walk from the position ─► queue ─► (full, or the walk has ended) ─► read in the order of the offsets ─► position
-//!         ◄──────────── passes of a few seconds, each under a read hold and recorded in the MOS ────────────►
+//!         passes of a few seconds                                             one pass, counts recorded every few seconds
 //! ```
 //!
 //! The position is recorded when the queue is empty: everything before it was read then. Until then, [`Progress::ahead`] has the
 //! counts at the recorded position, where a process that does not have the queue begins again.
 
+use super::control::ScanControl;
 use super::{Counts, FINISHED, Progress, ScanLimits};
 use crate::error_log::ErrorLogTask;
 use crate::resilver::{ResilverTask, Resume};
-use crate::{Scrubs, TxgSync};
+use crate::{Engine, Scrubs, TxgSync};
+use futures_util::future::{Either, select};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_blocks::fault_observer::Bookmark;
 use weir_blocks::{BlockError, ScanQueue, Tree};
 use weir_format::dsl::{DslDataset, pool as names};
 use weir_format::{BlockPointer, ObjectType, ObjsetId, Txg};
+use weir_machine::lock::{Mutex, order};
 use weir_machine::{Clock, Nanos, Request};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
@@ -31,41 +35,61 @@ const NS_PER_S: i64 = 1_000_000_000;
 /// Maximum errors that one pass records.
 const MAX_ERRORS: usize = 10_000;
 
-/// Visitor of the blocks of a pass.
-struct ScanPass {
-    clock: Clock,
-    until: Nanos,
-    max_bytes: u64,
+/// Counts of a pass that are not recorded yet.
+#[derive(Debug, Default)]
+struct Counted {
     examined_bytes: u64,
     errors: Vec<(VisitPosition, Txg)>,
     error_count: u64,
+}
+
+/// Visitor of the blocks of a pass.
+struct ScanPass<'a> {
+    clock: Clock,
+    /// End of finding blocks; none while blocks are read.
+    until: Option<Nanos>,
+    max_bytes: u64,
+    examined_bytes: u64,
+    counted: Arc<Mutex<Counted, { order::SCAN_COUNTS }>>,
+    control: &'a ScanControl,
+    /// The interrupts before the pass.
+    interrupts: u64,
     /// The vdev tree, if this is a pass of a resilver: its DTLs keep the txgs of unreadable blocks.
     keeps: Option<Arc<Tree>>,
 }
 
-impl Visit for ScanPass {
+impl Visit for ScanPass<'_> {
     fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
         self.examined_bytes += bp.asize_bytes();
+        self.counted.lock().examined_bytes += bp.asize_bytes();
         false
     }
 
     fn claim(&mut self, _at: &VisitPosition, _bp: &BlockPointer, _claim: Claim) {}
 
     fn unreadable(&mut self, at: &VisitPosition, bp: &BlockPointer, _error: &BlockError) {
-        self.error_count += 1;
         self.keeps.iter().for_each(|tree| {
             tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
         });
-        if self.errors.len() < MAX_ERRORS {
+        let mut counted = self.counted.lock();
+        counted.error_count += 1;
+        if counted.errors.len() < MAX_ERRORS {
             // The error log has the root block of an object set under `ROOT_LEVEL`, as readers report it.
             let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
             let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
-            self.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
+            counted.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
         }
     }
 
     fn enough(&self) -> bool {
-        self.clock.now() >= self.until || self.examined_bytes >= self.max_bytes
+        let is_over = self.until.is_some_and(|until| self.clock.now() >= until);
+        is_over || self.examined_bytes >= self.max_bytes || self.is_interrupted()
+    }
+}
+
+impl ScanPass<'_> {
+    fn is_interrupted(&self) -> bool {
+        self.control.interrupts() != self.interrupts
     }
 }
 
@@ -91,6 +115,11 @@ impl ScanCycle {
         queue.clear();
         (ScanCycle { of: scan.clone(), found_to: Some(scan.place), is_reading: false, has_late: false }, true)
     }
+
+    /// Whether this process has begun the scan, or continued it.
+    pub fn is_part_of(&self, scan: &Progress) -> bool {
+        self.of.is_of(scan)
+    }
 }
 
 /// How far a scan has got.
@@ -103,69 +132,114 @@ enum Reached {
     End { has_late: bool },
 }
 
-/// The result of one pass.
-struct Done {
+/// A part of a pass, to be recorded.
+struct Part {
     /// The record of the scrub or resilver at the beginning of the pass.
     of: Progress,
-    /// Whether the pass began at the recorded position: what other processes read behind it is read again.
+    /// Whether the part began at the recorded position: what other processes read behind it is read again.
     is_first: bool,
-    pass: ScanPass,
+    counted: Counted,
     reached: Reached,
     repaired_bytes: u64,
     /// Devices could not be given blocks, or may have dropped them.
     unrepaired: bool,
 }
 
+/// Records the parts of a pass in progress.
+struct Recorder<'a> {
+    scrubs: Scrubs<'a>,
+    of: &'a Progress,
+    is_first: bool,
+    counted: Arc<Mutex<Counted, { order::SCAN_COUNTS }>>,
+    /// Bytes that were repaired since the pool was opened, up to the last part.
+    repaired_bytes: u64,
+    /// End of the last part.
+    since: Nanos,
+    show: &'a mut (dyn FnMut(&Progress) -> bool + Send),
+    /// Whether `show` wants the scan to go on.
+    goes_on: bool,
+}
+
+impl Recorder<'_> {
+    /// Records what was counted since the last part.
+    async fn record(&mut self, rq: &Request, reached: Reached) -> Result<(), PoolError> {
+        let engine = self.scrubs.engine;
+        // Another process continues only at a recorded position. Therefore the repairs before it must be stable.
+        let settles = self.of.is_resilver() && !matches!(reached, Reached::Between);
+        let unrepaired = settles && self.scrubs.settle_repairs().await;
+        let repaired_bytes = repaired_bytes(engine);
+        let part = Part {
+            of: self.of.clone(),
+            is_first: std::mem::take(&mut self.is_first),
+            counted: std::mem::take(&mut *self.counted.lock()),
+            reached,
+            repaired_bytes: repaired_bytes.saturating_sub(std::mem::replace(&mut self.repaired_bytes, repaired_bytes)),
+            unrepaired,
+        };
+        self.since = self.scrubs.spent_since(self.since);
+        engine
+            .sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(async move { PassTask(syncing).record(part).await }))
+            .await?;
+        let progress = self.scrubs.progress(rq).await?;
+        self.goes_on &= progress.is_none_or(|progress| (self.show)(&progress));
+        Ok(())
+    }
+}
+
+fn repaired_bytes(engine: &Engine) -> u64 {
+    engine.cache.blocks().tree().health().iter().map(|health| health.counts.repaired_bytes).sum()
+}
+
 impl Scrubs<'_> {
-    pub(super) async fn run_pass(&self, rq: &Request, pace: &ScanLimits, progress: Progress) -> Result<(), PoolError> {
+    /// Makes one pass of a scan whose progress was read after this number of interrupts. `show` is called whenever a part of the pass
+    /// has been recorded. Returns whether the scan is to go on.
+    pub(super) async fn run_pass(
+        &self,
+        rq: &Request,
+        pace: &ScanLimits,
+        (progress, interrupts): (Progress, u64),
+        show: &mut (dyn FnMut(&Progress) -> bool + Send),
+    ) -> Result<bool, PoolError> {
         let blocks = self.engine.cache.blocks().clone();
         let queue = &blocks.scan_queue().map_err(|error| PoolError::Refused { what: error.to_string() })?;
-        let mut turn = self.engine.scan_cycle.lock().await;
-        let began = self.engine.machine.clock.now();
-        let repaired = || blocks.tree().health().iter().map(|h| h.counts.repaired_bytes).sum::<u64>();
-        let before = repaired();
+        let mut turn = self.engine.scan.cycle.lock().await;
+        if self.engine.scan.is_closed() {
+            return Err(self.engine.closed());
+        }
         let (mut cycle, is_first) = ScanCycle::continued(turn.take(), &progress, queue);
+        let mut pass = self.new_pass(pace, progress.is_resilver(), interrupts);
+        let mut recorder = Recorder {
+            scrubs: Scrubs { engine: self.engine },
+            of: &progress,
+            is_first,
+            counted: pass.counted.clone(),
+            repaired_bytes: repaired_bytes(self.engine),
+            since: self.engine.machine.clock.now(),
+            show,
+            goes_on: true,
+        };
         if queue.activate() {
             // The txg that is syncing may have freed blocks that were not recorded.
             self.engine.sync().await?;
         }
-        let mut pace = *pace;
-        let pass = loop {
-            let mut pass = self.new_pass(&pace);
-            pass.keeps = progress.is_resilver().then(|| blocks.tree().clone());
-            if self.advance(rq, &mut cycle, queue, &pace, &mut pass).await? {
-                break pass;
-            }
-            // Descending to the position again costs time as well.
-            pace.time = pace.time.saturating_mul(2);
-            pace.bytes = pace.bytes.saturating_mul(2);
-            if queue.len() >= pace.sorted_blocks {
-                pace.sorted_blocks = pace.sorted_blocks.saturating_mul(2);
-            }
-        };
-        let repaired_bytes = repaired().saturating_sub(before);
-        let unrepaired = progress.is_resilver() && self.settle_repairs().await;
-        let settled = self.spent_since(began);
+        self.find_some(rq, &mut cycle, queue, *pace, &mut pass).await?;
+        if cycle.is_reading && !pass.enough() {
+            self.read(rq, queue, pace, &mut pass, &mut recorder).await?;
+        }
         let reached = match cycle.found_to {
             _ if !cycle.is_reading || !queue.is_empty() => Reached::Between,
             Some(place) => Reached::Position(place),
             None => Reached::End { has_late: cycle.has_late },
         };
-        let done = Done { of: progress, is_first, pass, reached, repaired_bytes, unrepaired };
-        let recorded = self
-            .engine
-            .sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(async move { PassTask(syncing).record(done).await }))
-            .await;
-        if recorded.is_ok() {
-            *turn = Some(cycle);
-        }
-        self.spent_since(settled);
-        recorded
+        recorder.record(rq, reached).await?;
+        recorder.scrubs.spent_since(recorder.since);
+        *turn = Some(cycle);
+        Ok(recorder.goes_on)
     }
 
     /// Forgets what was found for a scan that ended.
     pub(super) async fn forget_found(&self) {
-        *self.engine.scan_cycle.lock().await = None;
+        *self.engine.scan.cycle.lock().await = None;
         if let Ok(queue) = self.engine.cache.blocks().scan_queue() {
             queue.deactivate();
         }
@@ -174,51 +248,88 @@ impl Scrubs<'_> {
     /// Counts the time since `began` as time of the scan; returns the present.
     fn spent_since(&self, began: Nanos) -> Nanos {
         let now = self.engine.machine.clock.now();
-        self.engine.scan_unrecorded_ns.fetch_add(now.ns_since(began).cast_signed(), Ordering::SeqCst);
+        self.engine.scan.unrecorded_ns.fetch_add(now.ns_since(began).cast_signed(), Ordering::SeqCst);
         now
     }
 
-    fn new_pass(&self, pace: &ScanLimits) -> ScanPass {
-        let clock = self.engine.machine.clock.clone();
-        let until = Nanos(clock.now().0.saturating_add(u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX)));
+    fn new_pass(&self, pace: &ScanLimits, resilvers: bool, interrupts: u64) -> ScanPass<'_> {
         ScanPass {
-            clock,
-            until,
+            clock: self.engine.machine.clock.clone(),
+            until: None,
             max_bytes: pace.bytes,
             examined_bytes: 0,
-            errors: Vec::new(),
-            error_count: 0,
-            keeps: None,
+            counted: Arc::default(),
+            control: &self.engine.scan,
+            interrupts,
+            keeps: resilvers.then(|| self.engine.cache.blocks().tree().clone()),
         }
     }
 
-    /// Finds blocks, or reads those that were found. Returns whether the scan has advanced.
-    async fn advance(
+    /// Finds blocks, unless those that were found are being read.
+    async fn find_some(
         &self,
         rq: &Request,
         cycle: &mut ScanCycle,
         queue: &Arc<ScanQueue>,
-        pace: &ScanLimits,
-        pass: &mut ScanPass,
-    ) -> Result<bool, PoolError> {
+        mut pace: ScanLimits,
+        pass: &mut ScanPass<'_>,
+    ) -> Result<(), PoolError> {
+        let Some(from) = cycle.found_to.filter(|_| !cycle.is_reading) else { return Ok(()) };
         let _hold = self.engine.cache.blocks().hold();
-        if !cycle.is_reading
-            && let Some(from) = cycle.found_to
-        {
+        loop {
+            let limit_ns = u64::try_from(pace.time.as_nanos()).unwrap_or(u64::MAX);
+            pass.until = Some(Nanos(pass.clock.now().0.saturating_add(limit_ns)));
             // Readers may get the state before the last synced txg for a moment.
             queue.begin_walk(Txg(self.engine.txgs().last_synced().0.saturating_sub(1)));
             let found = self.find(rq, cycle, from, (queue, pace.sorted_blocks), pass).await;
             queue.end_walk();
             found?;
-            if cycle.found_to == Some(from) {
-                return Ok(false);
+            if cycle.found_to != Some(from) {
+                break;
             }
-            cycle.is_reading = cycle.found_to.is_none() || queue.len() >= pace.sorted_blocks;
+            if pass.is_interrupted() {
+                return Ok(());
+            }
+            *pass.counted.lock() = Counted::default();
+            // Descending to the position again costs time as well.
+            pace.time = pace.time.saturating_mul(2);
+            pass.max_bytes = pass.max_bytes.saturating_mul(2);
+            pass.examined_bytes = 0;
+            if queue.len() >= pace.sorted_blocks {
+                pace.sorted_blocks = pace.sorted_blocks.saturating_mul(2);
+            }
         }
-        if cycle.is_reading && !pass.enough() {
-            self.walk_of(&cycle.of).read_found(queue, pass).await;
+        cycle.is_reading = cycle.found_to.is_none() || queue.len() >= pace.sorted_blocks;
+        Ok(())
+    }
+
+    /// Reads the blocks that were found, and records in intervals how far this is.
+    async fn read(
+        &self,
+        rq: &Request,
+        queue: &ScanQueue,
+        pace: &ScanLimits,
+        pass: &mut ScanPass<'_>,
+        recorder: &mut Recorder<'_>,
+    ) -> Result<(), PoolError> {
+        pass.until = None;
+        let walk = self.walk_of(recorder.of);
+        let mut reads = pin!(walk.read_found(queue, pass));
+        loop {
+            let interval = pin!(self.engine.machine.clock.sleep(pace.recorded));
+            if let Either::Left(_) = select(&mut reads, interval).await {
+                return Ok(());
+            }
+            let recorded = match select(&mut reads, pin!(recorder.record(rq, Reached::Between))).await {
+                Either::Left((_, recorded)) => return recorded.await,
+                Either::Right((recorded, _)) => recorded,
+            };
+            if recorded.is_err() || !recorder.goes_on {
+                self.engine.scan.interrupt();
+                reads.await;
+                return recorded;
+            }
         }
-        Ok(true)
     }
 
     /// Walks from a position on until the queue has the given number of blocks or the pass has enough.
@@ -228,7 +339,7 @@ impl Scrubs<'_> {
         cycle: &mut ScanCycle,
         from: Position,
         (queue, max_blocks): (&Arc<ScanQueue>, usize),
-        pass: &mut ScanPass,
+        pass: &mut ScanPass<'_>,
     ) -> Result<(), PoolError> {
         let (walk, roots, has_late) = self.walk_from(rq, &cycle.of, from).await?;
         let found_to = walk.find_from(roots, unmarked(from), (queue.clone(), max_blocks), pass).await;
@@ -286,24 +397,24 @@ fn unmarked(place: Position) -> Position {
 struct PassTask<'a, 'b>(&'a mut TxgSync<'b>);
 
 impl PassTask<'_, '_> {
-    /// Records a pass, unless the scrub ended in the meantime or another one began: that one has its own position, and what this
-    /// pass read does not count for it.
-    async fn record(&mut self, done: Done) -> Result<(), PoolError> {
-        let Some(mut progress) = self.0.open_scrub().await.ok().filter(|open| open.is_of(&done.of)) else {
+    /// Records a part of a pass, unless the scrub ended in the meantime or another one began: that one has its own position, and what
+    /// this pass read does not count for it.
+    async fn record(&mut self, part: Part) -> Result<(), PoolError> {
+        let Some(mut progress) = self.0.open_scrub().await.ok().filter(|open| open.is_of(&part.of)) else {
             return Ok(());
         };
-        let Done { of: _, is_first, pass, reached, repaired_bytes, unrepaired } = done;
+        let Part { of: _, is_first, counted, reached, repaired_bytes, unrepaired } = part;
         let scan = &mut progress.scan;
         let at_place = progress.ahead.take().unwrap_or_else(|| Counts::of(scan));
         if is_first {
             at_place.put(scan);
         }
-        scan.examined_bytes = scan.examined_bytes.saturating_add(pass.examined_bytes);
+        scan.examined_bytes = scan.examined_bytes.saturating_add(counted.examined_bytes);
         scan.processed_bytes = scan.processed_bytes.saturating_add(repaired_bytes);
-        scan.errors = scan.errors.saturating_add(pass.error_count);
+        scan.errors = scan.errors.saturating_add(counted.error_count);
         // The nearest second is recorded, and the rest with the next pass: rounded up after each pass of two seconds, the time left
         // was half as long again.
-        let unrecorded_ns = &self.0.engine.scan_unrecorded_ns;
+        let unrecorded_ns = &self.0.engine.scan.unrecorded_ns;
         let seconds = (unrecorded_ns.load(Ordering::SeqCst) + NS_PER_S / 2).max(0) / NS_PER_S;
         unrecorded_ns.fetch_sub(seconds * NS_PER_S, Ordering::SeqCst);
         progress.active_s = progress.active_s.saturating_add(seconds.unsigned_abs());
@@ -316,7 +427,7 @@ impl PassTask<'_, '_> {
         }
         // A partial scan does not read all blocks, so the errors of the others must stay in the log.
         let log = if progress.is_partial() { names::ERRLOG_LAST } else { names::ERRLOG_SCRUB };
-        if let Err(error) = ErrorLogTask(self.0).add(log, &pass.errors).await {
+        if let Err(error) = ErrorLogTask(self.0).add(log, &counted.errors).await {
             // The errors are counted, and a read of the file finds them again (`sync_error_list`).
             tracing::warn!("cannot record errors that a scrub found: {error}");
         }

@@ -135,7 +135,8 @@ async fn assert_survives(machine: &Machine, disks: &[Arc<SimDisk>], shape: Shape
 async fn resilver(engine: &Engine) {
     engine.devices().clear(None).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
-    let limits = ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 64 };
+    let limits =
+        ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 64, ..ScanLimits::default() };
     engine.scrubs().run(&limits, &mut |_| true).await.unwrap();
 }
 

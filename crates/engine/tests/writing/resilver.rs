@@ -26,7 +26,7 @@ pub const LAYOUTS: [(&str, Layout, usize); 4] = [
 ];
 
 pub fn small() -> ScanLimits {
-    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10, sorted_blocks: 3 }
+    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10, sorted_blocks: 3, ..ScanLimits::default() }
 }
 
 pub async fn look(machine: &Machine, dir: &Path) -> Pool {

@@ -29,7 +29,7 @@ pub fn pool(name: &str, layout: Layout, count: usize) -> (std::path::PathBuf, Ma
 }
 
 fn small() -> ScanLimits {
-    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10, sorted_blocks: 3 }
+    ScanLimits { time: Duration::from_secs(60), bytes: 100 << 10, sorted_blocks: 3, ..ScanLimits::default() }
 }
 
 async fn read_only(machine: &Machine, dir: &Path) -> Pool {

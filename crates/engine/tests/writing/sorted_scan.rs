@@ -20,7 +20,7 @@ const BLOCKS: u64 = 400;
 
 /// Limits with which a pass reads a small part of the blocks that the walk found.
 fn parts() -> ScanLimits {
-    ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 100_000 }
+    ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 100_000, ..ScanLimits::default() }
 }
 
 /// Writes blocks of an object.

@@ -204,7 +204,8 @@ async fn judge(machine: &Machine, stable: &Stable) -> bool {
     let engine = import(machine, search, "tank").await.unwrap();
     engine.devices().clear(None).await.unwrap();
     engine.scrubs().start_resilver_if_needed().await.unwrap();
-    let limits = ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 64 };
+    let limits =
+        ScanLimits { time: Duration::from_secs(60), bytes: 1 << 20, sorted_blocks: 64, ..ScanLimits::default() };
     engine.scrubs().run(&limits, &mut |_| true).await.unwrap();
     assert!(engine.cache.blocks().tree().dtls().is_empty(), "{:?}", engine.cache.blocks().tree().dtls());
     let files = home(&engine, "tank").await.unwrap();

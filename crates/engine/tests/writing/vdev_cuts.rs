@@ -55,7 +55,8 @@ async fn prepare(machine: &Machine) -> Result<(), PoolError> {
 
 /// Runs the resilver in several passes, each of which is recorded.
 async fn resilver(engine: &Engine) -> Result<(), PoolError> {
-    let limits = ScanLimits { time: Duration::from_secs(60), bytes: 64 << 10, sorted_blocks: 16 };
+    let limits =
+        ScanLimits { time: Duration::from_secs(60), bytes: 64 << 10, sorted_blocks: 16, ..ScanLimits::default() };
     engine.scrubs().run(&limits, &mut |_| true).await.map(drop)
 }
 

@@ -6,7 +6,7 @@ use super::{Item, PARALLEL_BYTES, Position, Prove, ResumePath, Root, Run, Visit,
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_blocks::{FoundBlock, ScanQueue};
+use weir_blocks::{FoundBlock, ReadHold, ScanQueue, Tree};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::Nanos;
 
@@ -14,21 +14,52 @@ use weir_machine::Nanos;
 /// that they sort and merge the others.
 const PARALLEL_IN_VDEV: usize = 128;
 
-/// Maximum number of these reads while clients use the devices.
-const PARALLEL_BESIDE_CLIENTS: usize = 2;
-/// Delay after each of these reads, as a multiple of the read's duration.
-const DELAY_BESIDE_CLIENTS: u32 = 2;
+/// Limits of these reads while clients use the devices.
+struct BesideClients {
+    /// Maximum number of concurrent reads in one top-level vdev.
+    parallel: usize,
+    /// Delay after each read, as a multiple of its duration.
+    delay_factor: u32,
+}
+
+const SCRUB_BESIDE_CLIENTS: BesideClients = BesideClients { parallel: 2, delay_factor: 2 };
+/// A resilver restores redundancy, so it takes more.
+const RESILVER_BESIDE_CLIENTS: BesideClients = BesideClients { parallel: 3, delay_factor: 1 };
 /// Maximum delay.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
-/// Interval in which operations of clients are counted, and the least number of them that counts as use.
-const COUNT_INTERVAL: Duration = Duration::from_millis(50);
-const LEAST_OPERATIONS: u64 = 3;
+/// Time after which reads of found blocks begin under another read hold: freed space waits for the end of a hold.
+const HOLD_TIME: Duration = Duration::from_secs(1);
+/// Interval in which operations of clients are counted, and the time after the last one in which clients use the devices.
+const COUNT_INTERVAL: Duration = Duration::from_millis(20);
+const USED_TIME: Duration = Duration::from_millis(100);
 
-/// Whether clients use the devices.
+/// The operations of clients on the devices. Those of the engine count as well, when it syncs a txg.
 struct Clients {
     counted: Nanos,
     operations: u64,
-    are_active: bool,
+    /// Time of the count that found the last ones.
+    last: Option<Nanos>,
+}
+
+impl Clients {
+    /// Counts the operations again if [`COUNT_INTERVAL`] has passed since the last count. Returns whether clients use the devices.
+    fn are_active(&mut self, tree: &Tree, now: Nanos) -> bool {
+        if now.since(self.counted) >= COUNT_INTERVAL {
+            let operations = tree.foreground_operations();
+            if operations != std::mem::replace(&mut self.operations, operations) {
+                self.last = Some(now);
+            }
+            self.counted = now;
+        }
+        self.last.is_some_and(|last| now.since(last) < USED_TIME)
+    }
+}
+
+/// A read hold, and when it began.
+pub(super) struct Hold {
+    begun: Nanos,
+    /// None if the pool is not open for writing.
+    _hold: Option<ReadHold>,
 }
 
 /// The queue of a walk that only finds blocks, and the number of blocks at which the walk ends.
@@ -69,16 +100,22 @@ impl Walk {
     }
 
     /// Visits and reads the blocks of a queue, in ascending order on each top-level vdev, until it is empty or the visitor has
-    /// enough.
+    /// enough. Needs no read hold: a block in the queue is not freed, and its read delays the reuse of its space.
     pub async fn read_found<V: Visit>(&self, queue: &ScanQueue, visitor: &mut V) {
         let mut run = Run::new(self, visitor);
-        let operations = self.blocks.tree().foreground_operations();
-        let mut clients = Clients { counted: self.machine.clock.now(), operations, are_active: false };
+        let tree = self.blocks.tree();
+        let mut clients =
+            Clients { counted: self.machine.clock.now(), operations: tree.foreground_operations(), last: None };
         loop {
-            self.count(&mut clients);
-            run.delay_factor = if clients.are_active { DELAY_BESIDE_CLIENTS } else { 0 };
-            let limit = if clients.are_active { PARALLEL_BESIDE_CLIENTS } else { PARALLEL_IN_VDEV };
-            if let Some(found) = run.next_found(queue, limit) {
+            let are_active = clients.are_active(tree, self.machine.clock.now());
+            run.renew_hold();
+            let beside = match self.prove {
+                _ if !are_active => BesideClients { parallel: PARALLEL_IN_VDEV, delay_factor: 0 },
+                Prove::Lacking => RESILVER_BESIDE_CLIENTS,
+                _ => SCRUB_BESIDE_CLIENTS,
+            };
+            run.delay_factor = beside.delay_factor;
+            if let Some(found) = run.next_found(queue, beside.parallel) {
                 run.read(found);
                 continue;
             }
@@ -89,17 +126,6 @@ impl Walk {
             }
             run.visitor.tick();
         }
-    }
-
-    /// Counts the operations of clients again if [`COUNT_INTERVAL`] has passed since the last count.
-    fn count(&self, clients: &mut Clients) {
-        let now = self.machine.clock.now();
-        if now.since(clients.counted) < COUNT_INTERVAL {
-            return;
-        }
-        let operations = self.blocks.tree().foreground_operations();
-        let added = operations.saturating_sub(clients.operations);
-        *clients = Clients { counted: now, operations, are_active: added >= LEAST_OPERATIONS };
     }
 }
 
@@ -126,6 +152,14 @@ impl<V: Visit> Run<'_, V> {
         }
     }
 
+    /// Begins another read hold, before the next block leaves the queue, if the present one is old. Reads in progress keep theirs.
+    fn renew_hold(&mut self) {
+        let now = self.walk.machine.clock.now();
+        if self.hold.as_ref().is_none_or(|hold| now.since(hold.begun) >= HOLD_TIME) {
+            self.hold = Some(Arc::new(Hold { begun: now, _hold: self.walk.blocks.hold() }));
+        }
+    }
+
     fn next_found(&self, queue: &ScanQueue, limit: usize) -> Option<FoundBlock> {
         if self.bytes_under_way >= PARALLEL_BYTES || self.visitor.enough() {
             return None;
@@ -136,6 +170,7 @@ impl<V: Visit> Run<'_, V> {
 
     fn read(&mut self, found: FoundBlock) {
         let FoundBlock { origin, pointer } = found;
+        debug_assert!(self.hold.is_some(), "the space of the block may be used again");
         debug_assert!(i8::try_from(origin.level).is_ok(), "level {} of a block", origin.level);
         let at = VisitPosition {
             objset: origin.objset,
