@@ -5,7 +5,9 @@
 //! resilver writes to the new file is compared with the rate at which fio could read and write the same bytes there. Records are of 128
 //! KiB and of 8 KiB; the rows of 8 KiB have no target.
 //!
-//! Further rows: what a client loses while a disk is resilvered, how far the stated time left was from the real one, and the rate of
+//! The bound of a resilver is the sequential rate of the new disk at the places that are written: inner tracks of a disk are slower.
+//!
+//! Further rows: what a client, which does without the disk already, loses while the new one is resilvered, how far the stated time left was from the real one, and the rate of
 //! reads through a cache device (L2ARC).
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
@@ -31,7 +33,7 @@ const LIMITED_MB_S: f64 = 100.0;
 const DRIVE_BYTES: [u64; 2] = [16 << 30, 2 << 30];
 /// Files of a modelled pool.
 const FILES: u64 = 4;
-/// Largest share of its throughput that a client may lose while a disk is resilvered.
+/// Largest share of its throughput, of that without the disk, that a client may lose while a new disk is resilvered.
 const LOST: f64 = 0.3;
 /// Largest deviation of the stated time left.
 const TIME_LEFT: f64 = 0.2;
@@ -146,10 +148,9 @@ fn replaced(shape: &Shape, drive: &DriveSpec, of: &str, report: &mut Report) -> 
     for (record, share) in RECORDS.into_iter().zip(shape.shares) {
         let (server, files) = half_full(shape, drive, record, share);
         let done = simulate_replacement(SEED, &server, &files, false).map_err(failed)?;
-        let rate = done.written_bytes as f64 / 1e6 / done.seconds;
         let name = format!("{}, {of}, {} KiB: MB/s to the new disk", shape.name, record >> 10);
         let target = (record == RECORDS[0]).then_some(0.7);
-        row(report, &name, (rate, drive.sustained_write_rate() / 1e6), target);
+        row(report, &name, rates(&done), target);
         if record == RECORDS[0] {
             time_left(&done, &format!("{}, {of}", shape.name), report);
         }
@@ -157,25 +158,31 @@ fn replaced(shape: &Shape, drive: &DriveSpec, of: &str, report: &mut Report) -> 
     Ok(())
 }
 
+/// The rate of the resilver, and the sequential rate of the new drive at the places that were written, in MB/s.
+fn rates(done: &Replacement) -> (f64, f64) {
+    let megabytes = done.written_bytes as f64 / 1e6;
+    (megabytes / done.seconds, megabytes / done.sequential_seconds)
+}
+
 /// How far the stated time left was from the real one, from the first tenth on.
 fn time_left(done: &Replacement, about: &str, report: &mut Report) {
-    let passes = done.passes.iter().filter(|pass| pass.examined_share >= 0.1);
-    let deviations = passes.filter_map(|pass| {
-        let real = done.seconds - pass.seconds;
-        let off = pass.left_s.map_or(f64::INFINITY, |left| (left as f64 - real).abs() / real);
-        (real >= LEAST_LEFT_S).then_some((off, pass, real))
+    let records = done.records.iter().filter(|record| record.examined_share >= 0.1);
+    let deviations = records.filter_map(|record| {
+        let real = done.seconds - record.seconds;
+        let off = record.left_s.map_or(f64::INFINITY, |left| (left as f64 - real).abs() / real);
+        (real >= LEAST_LEFT_S).then_some((off, record, real))
     });
     let deviations: Vec<_> = deviations.collect();
     let name = format!("{about}: time left, worst of {}", deviations.len());
     let worst = deviations.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
-    let Some((off, pass, real)) = worst else { return report.fail(&name, &["no time was stated".to_owned()]) };
+    let Some((off, record, real)) = worst else { return report.fail(&name, &["no time was stated".to_owned()]) };
     let text = format!(
         "off by {:.0} %, at most {:.0} %: {} s stated after {:.0} s and {:.0} % of the bytes, {real:.0} s left",
         off * 100.0,
         TIME_LEFT * 100.0,
-        pass.left_s.map_or_else(|| "no".to_owned(), |left| left.to_string()),
-        pass.seconds,
-        pass.examined_share * 100.0
+        record.left_s.map_or_else(|| "no".to_owned(), |left| left.to_string()),
+        record.seconds,
+        record.examined_share * 100.0
     );
     match off <= TIME_LEFT {
         true => report.pass(&name, &text),
@@ -188,12 +195,18 @@ fn client(shape: &Shape, drive: &DriveSpec, report: &mut Report) -> Result<(), J
     let (server, files) = half_full(shape, drive, RECORDS[0], shape.shares[0]);
     let load = Workload { read_percent: 70, order: Order::Random, seconds: 5.0, ..files };
     let done = simulate_replacement(SEED, &server, &load, true).map_err(failed)?;
-    let (before, during) = done.load.ok_or_else(|| failed("the load has no result"))?;
+    let rates_of_resilver = rates(&done);
+    let load = done.load.ok_or_else(|| failed("the load has no result"))?;
     let rate = |of: &weir_planner::simulate::outcome::Outcome| of.read_mb_s + of.write_mb_s;
-    let name = format!("{}, 100 MB/s each: a client during the resilver, MB/s", shape.name);
-    row(report, &name, (rate(&during), rate(&before)), Some(1.0 - LOST));
-    let rate = done.written_bytes as f64 / 1e6 / done.seconds;
-    row(report, &format!("{}, 100 MB/s each: the resilver beside it", shape.name), (rate, LIMITED_MB_S), None);
+    let name = |what: &str| format!("{}, 100 MB/s each: {what}", shape.name);
+    row(report, &name("a client without a disk, of that with all"), (rate(&load.degraded), rate(&load.healthy)), None);
+    row(
+        report,
+        &name("a client beside the resilver"),
+        (rate(&load.resilvering), rate(&load.degraded)),
+        Some(1.0 - LOST),
+    );
+    row(report, &name("that resilver"), rates_of_resilver, None);
     Ok(())
 }
 

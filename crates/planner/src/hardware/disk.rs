@@ -86,12 +86,14 @@ struct State {
     pending: BTreeMap<u64, Io>,
     next: u64,
     counters: Counters,
+    sequential_write_ns: f64,
     /// Time of the earliest timer that is set.
     timer_ns: Option<u64>,
 }
 
 /// A disk with the timing of a drive. It holds what is written; it never fails.
 pub struct ModelDisk {
+    spec: DriveSpec,
     geometry: Geometry,
     timer: Timer,
     work: Arc<Work>,
@@ -112,11 +114,12 @@ impl ModelDisk {
             pending: BTreeMap::new(),
             next: 0,
             counters: Counters::default(),
+            sequential_write_ns: 0.0,
             timer_ns: None,
         };
         let geometry = Geometry { size_bytes, sector_bytes: 4096, rotational: spec.is_rotating() };
         let shift_bytes = (size_bytes as f64 * fill.clamp(0.0, 1.0)) as u64 / 4096 * 4096;
-        Arc::new(ModelDisk { geometry, timer, work, parity, shift_bytes, state: Mutex::new(state) })
+        Arc::new(ModelDisk { spec: spec.clone(), geometry, timer, work, parity, shift_bytes, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -127,6 +130,11 @@ impl ModelDisk {
     pub fn counters(&self) -> Counters {
         let state = self.lock();
         Counters { busy_ns: state.drive.busy_ns(), ..state.counters }
+    }
+
+    /// Nanoseconds that the drive would have taken for all writes so far, one behind the other at its sequential rate at their places.
+    pub fn sequential_write_ns(&self) -> f64 {
+        self.lock().sequential_write_ns
     }
 
     fn accept(self: &Arc<Self>, io: Io, access: Access) {
@@ -149,6 +157,7 @@ impl ModelDisk {
             let id = state.next;
             state.next += 1;
             let Io { op, offset, len, .. } = io;
+            let place = (offset + self.shift_bytes) % self.geometry.size_bytes;
             match op {
                 Op::Read => {
                     state.counters.reads += 1;
@@ -157,6 +166,8 @@ impl ModelDisk {
                 Op::Write => {
                     state.counters.writes += 1;
                     state.counters.written_bytes += len;
+                    let rate = self.spec.sustained_write_rate_at(place as f64 / self.geometry.size_bytes as f64);
+                    state.sequential_write_ns += len as f64 * 1e9 / rate;
                     let mut at = offset;
                     for part in std::mem::take(&mut io.parts) {
                         state.contents.write(at, &part, Some(&self.work.payload));
@@ -167,7 +178,6 @@ impl ModelDisk {
                 Op::Discard => state.contents.clear(offset, len),
             }
             state.pending.insert(id, io);
-            let place = (offset + self.shift_bytes) % self.geometry.size_bytes;
             state.drive.submit(now_ns, Command { id, op, offset: place, len });
         }
         self.advance();

@@ -77,6 +77,15 @@ impl DriveSpec {
         }
     }
 
+    /// As [`DriveSpec::sustained_write_rate`], at a place: `share` is its distance from the first byte, as a share of the size, from 0
+    /// to 1. The tracks of a disk become shorter.
+    pub fn sustained_write_rate_at(&self, share: f64) -> f64 {
+        match self {
+            DriveSpec::Rotating(spec) => spec.rate_mb_s(share) * 1e6,
+            DriveSpec::Flash(_) => self.sustained_write_rate(),
+        }
+    }
+
     /// Small random reads per second, one at a time.
     pub fn read_iops(&self) -> f64 {
         match self {
