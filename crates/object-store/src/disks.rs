@@ -23,7 +23,7 @@ use weir_linux::thread_pool::ThreadPool;
 use weir_linux::{blocking, separate_runtime};
 use weir_machine::lock::Mutex;
 use weir_machine::{
-    Access, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Nanos, StoreRequests, StoreSize, Tasks,
+    Access, BufPool, Clock, Compute, Disk, DiskError, Disks, Entropy, Machine, Nanos, StoreRequests, StoreSize, Tasks,
 };
 
 /// Threads of the runtime for requests.
@@ -75,6 +75,7 @@ type Writers = BTreeMap<String, Arc<tokio::sync::Mutex<Weak<Handle>>>>;
 /// Disks by URL, and all others.
 pub struct StoreDisks {
     others: Arc<dyn Disks>,
+    buffers: BufPool,
     entropy: Entropy,
     settings: Settings,
     runtime: OnceLock<Result<Runtime, String>>,
@@ -99,6 +100,7 @@ impl StoreDisks {
     pub fn new(machine: &Machine, settings: Settings) -> Self {
         StoreDisks {
             others: machine.disks.clone(),
+            buffers: machine.read_buffers.clone(),
             entropy: machine.entropy.clone(),
             settings,
             runtime: OnceLock::new(),
@@ -397,7 +399,7 @@ impl Disks for StoreDisks {
         let text = path.to_str().ok_or_else(|| unopened(format!("the accepted forms are {FORMS}")))?;
         let url = StoreUrl::parse(text).map_err(|error| unopened(error.to_string()))?;
         let handle = self.open_url(&url, access).map_err(unopened)?;
-        Ok(Arc::new(StoreDisk::new(handle.core.clone(), access, Some(handle))))
+        Ok(Arc::new(StoreDisk::new(handle.core.clone(), access, self.buffers.clone(), Some(handle))))
     }
 }
 

@@ -6,7 +6,7 @@ use crate::object::Known;
 use crate::transfer::Failed;
 use futures_util::future::join_all;
 use std::sync::Arc;
-use weir_machine::{Access, Disk, DiskError, Geometry, Io, Op};
+use weir_machine::{Access, Buf, BufPool, Disk, DiskError, Geometry, Io, Op};
 
 /// Bytes at both ends of a device that hold labels, with the boot area (`VDEV_LABEL_START_SIZE`).
 const LABEL_AREA_BYTES: u64 = 4 << 20;
@@ -17,14 +17,16 @@ const SEQUENTIAL: u32 = 2;
 pub struct StoreDisk {
     core: Arc<Core>,
     access: Access,
+    /// Memory to read into.
+    buffers: BufPool,
     /// Closes the disk when the last one is dropped; `None` if its opener does.
     _handle: Option<Arc<Handle>>,
 }
 
 impl StoreDisk {
-    /// The disk, with that access.
-    pub fn new(core: Arc<Core>, access: Access, handle: Option<Arc<Handle>>) -> Self {
-        StoreDisk { core, access, _handle: handle }
+    /// The disk, with that access, whose readers get buffers of a pool.
+    pub fn new(core: Arc<Core>, access: Access, buffers: BufPool, handle: Option<Arc<Handle>>) -> Self {
+        StoreDisk { core, access, buffers, _handle: handle }
     }
 }
 
@@ -39,6 +41,10 @@ impl Disk for StoreDisk {
             return io.fail(error);
         }
         core.submit(io);
+    }
+
+    fn buffer(&self, len: usize) -> Buf {
+        self.buffers.take(len)
     }
 }
 

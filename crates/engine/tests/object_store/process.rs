@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use weir_machine::tasks::Spawner;
-use weir_machine::{Access, Disk, DiskError, Disks, Machine, Tasks};
+use weir_machine::{Access, BufPool, Disk, DiskError, Disks, Machine, Tasks};
 use weir_object_store::io::StoreDisk;
 use weir_object_store::lease::LeaseTimes;
 use weir_object_store::record::Holder;
@@ -44,7 +44,7 @@ impl Spawner for ProcessTasks {
 }
 
 /// Disks of one process: one for each bucket.
-struct ProcessDisks(BTreeMap<PathBuf, Arc<Core>>);
+struct ProcessDisks(BTreeMap<PathBuf, Arc<Core>>, BufPool);
 
 impl Disks for ProcessDisks {
     fn scan(&self, _: &Path) -> Result<Vec<PathBuf>, DiskError> {
@@ -53,7 +53,7 @@ impl Disks for ProcessDisks {
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn Disk>, DiskError> {
         let core = self.0.get(path).ok_or(DiskError::Open { path: path.into(), errno: ENOENT })?;
-        Ok(Arc::new(StoreDisk::new(core.clone(), access, None)))
+        Ok(Arc::new(StoreDisk::new(core.clone(), access, self.1.clone(), None)))
     }
 }
 
@@ -93,7 +93,7 @@ impl Process {
                 }
             }
         }
-        process.machine.disks = Arc::new(ProcessDisks(disks));
+        process.machine.disks = Arc::new(ProcessDisks(disks, process.machine.read_buffers.clone()));
         Some(process)
     }
 

@@ -162,7 +162,8 @@ impl History {
             let requests = Requests::counted(store, self.machine.clock.clone(), Duration::from_secs(5), counters);
             match open_writer(Arc::new(requests), self.machine.tasks.clone(), self.settings(), holder, None).await {
                 Ok(core) => {
-                    let disk: Arc<dyn Disk> = Arc::new(StoreDisk::new(core.clone(), Access::ReadWrite, None));
+                    let buffers = self.machine.read_buffers.clone();
+                    let disk: Arc<dyn Disk> = Arc::new(StoreDisk::new(core.clone(), Access::ReadWrite, buffers, None));
                     return Ok(Process { core, disk, power });
                 }
                 Err(why) => {
