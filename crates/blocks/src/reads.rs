@@ -74,6 +74,11 @@ impl Reads {
         state.synced >= txg && state.in_progress.first_key_value().is_none_or(|(&began, _)| began >= txg)
     }
 
+    /// The last synced txg when the oldest read or write in progress began, if there is one.
+    pub fn oldest(&self) -> Option<Txg> {
+        self.state().in_progress.first_key_value().map(|(&began, _)| began)
+    }
+
     /// Records that `txg` has synced. Returns the last txg whose frees no read delays: the last synced one when the oldest
     /// read in progress began.
     pub fn synced(&self, txg: Txg) -> Txg {

@@ -155,6 +155,7 @@ pub(crate) fn source(blocks: &Arc<Blocks>, tops: &Tops) -> SpaceSource {
         // What a removal will copy to these vdevs.
         out.used_bytes += blocks.metaslabs().evacuations().left_bytes();
         out.slop_bytes = capacity::slop(out.size_bytes, 0);
+        out.oldest_read = blocks.oldest_read();
         out
     })
 }

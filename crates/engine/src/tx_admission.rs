@@ -118,6 +118,8 @@ pub struct PoolSpace {
     pub saved_bytes: u64,
     /// Space that only the checkpoint refers to.
     pub kept_bytes: u64,
+    /// The last synced txg when the oldest read in progress began, if there is one: what was freed later is not usable yet.
+    pub oldest_read: Option<Txg>,
 }
 
 impl PoolSpace {
@@ -149,8 +151,15 @@ impl PoolSpace {
 /// Callback that returns the pool's present space.
 pub type SpaceSource = Arc<dyn Fn() -> PoolSpace + Send + Sync>;
 
-/// Maximum txgs that a transaction waits for space before it is refused.
+/// Maximum txgs that a transaction waits for space before it is refused, without those in which a long read delayed the reuse of
+/// freed space.
 const SPACE_TRIES: u32 = 6;
+/// Txgs that sync during a read that delays the reuse of freed space for long, such as one of a scrub.
+const LONG_READ_TXGS: u64 = 2;
+/// Maximum time that a transaction waits for such reads.
+const MAX_LONG_READ_WAIT: Duration = Duration::from_secs(10);
+/// Interval at which it looks again.
+const LONG_READ_LOOK: Duration = Duration::from_millis(20);
 /// Part of the slop that may consist of deferred frees: less than any purpose must leave.
 const DEFERRED_IN_SLOP: u64 = 32;
 /// Assumed ratio of allocated to written bytes: copies, parity, padding and indirect blocks.
@@ -317,14 +326,30 @@ impl PoolTxAdmission {
         Ok(())
     }
 
+    /// Whether freed space waits for the end of a long read.
+    fn is_delayed_by_read(&self) -> bool {
+        let space = self.space();
+        let last = self.txgs.last_synced().0;
+        space.deferred_bytes > 0 && space.oldest_read.is_some_and(|txg| txg.0 + LONG_READ_TXGS <= last)
+    }
+
     async fn wait_for_space(&self, set: ObjsetId, bytes: u64, purpose: SpaceReserve) -> Result<(), ObjectError> {
-        for tried in 0.. {
+        let began = self.clock.now();
+        let mut tried = 0;
+        loop {
             match self.check_space(set, bytes, purpose) {
                 Ok(()) => return Ok(()),
                 Err(LimitRefusal::Quota) => return Err(ObjectError::Quota { objset: set, bytes }),
                 Err(LimitRefusal::Full) => break,
                 Err(LimitRefusal::Wait) if tried == SPACE_TRIES => break,
-                Err(LimitRefusal::Wait) => self.txgs.wait_synced(self.txgs.open()).await?,
+                Err(LimitRefusal::Wait) => {
+                    let is_delayed = self.is_delayed_by_read() && self.clock.now().since(began) < MAX_LONG_READ_WAIT;
+                    tried += u32::from(!is_delayed);
+                    if is_delayed {
+                        self.clock.sleep(LONG_READ_LOOK).await;
+                    }
+                    self.txgs.wait_synced(self.txgs.open()).await?;
+                }
             }
         }
         // A pool that is closed has no space at all: that it is closed is the error.
@@ -399,6 +424,7 @@ mod tests {
             slop_bytes: 48,
             saved_bytes: 0,
             kept_bytes: 0,
+            oldest_read: None,
         };
         assert_eq!(space.available(SpaceReserve::Normal), 0);
         assert_eq!(space.available(SpaceReserve::Half), 16);

@@ -219,10 +219,14 @@ impl Ready {
 }
 
 impl Blocks {
-    /// Delays the reuse of the space of all blocks that are allocated now; see [`ReadHold`]. Each read takes its own hold.
-    /// `None` if the pool is not open for writing.
+    /// Delays the reuse of all blocks that are allocated now; see [`ReadHold`]. `None` if the pool is not open for writing.
     pub fn hold(&self) -> Option<ReadHold> {
         self.writer().ok().map(|w| w.reads.begin())
+    }
+
+    /// The last synced txg when the oldest read in progress began. What was freed in later txgs is not used again before its end.
+    pub fn oldest_read(&self) -> Option<Txg> {
+        self.writer().ok().and_then(|writer| writer.reads.oldest())
     }
 
     /// The blocks that a scan has found and not read.

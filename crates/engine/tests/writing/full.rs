@@ -2,7 +2,9 @@
 //! Weir's own walk judges the exported pool, and OpenZFS's zdb a copy of it on real files.
 
 use crate::{real, work, zdb};
+use futures_util::future::join;
 use std::path::Path;
+use std::time::Duration;
 use weir_dmu::ObjectError;
 use weir_dmu::live::SpaceReserve;
 use weir_dsl::props::Value;
@@ -96,6 +98,28 @@ fn run(name: &str, layout: Layout, devices: usize, ashift: u64) {
     let machine = world.machine();
     world.run(scenario(&machine, &options(layout, devices, ashift))).unwrap();
     assert_clean(&world, name);
+}
+
+/// A read of several seconds, as a scrub's, delays the reuse of freed space: writers wait for its end.
+#[test]
+fn writers_wait_for_freed_space_that_a_long_read_delays() {
+    let world = world(11, 1, 80);
+    let machine = world.machine();
+    let scenario = async {
+        let engine = Engine::create(&machine, &options(Layout::Single, 1, 9)).await.unwrap();
+        let ids = fill(&engine).await;
+        let hold = engine.cache.blocks().hold();
+        empty(&engine, &ids).await;
+        let read = async {
+            machine.clock.sleep(Duration::from_secs(3)).await;
+            drop(hold);
+        };
+        let ((), written) = join(read, work::write_object(&engine, "tank", 64, 99)).await;
+        written.expect("there is space after the read");
+        engine.export().await.unwrap();
+        work::assert_pool_clean(&machine, Path::new(SEARCH), "tank").await;
+    };
+    world.run(scenario).unwrap();
 }
 
 #[test]
