@@ -78,7 +78,7 @@ impl Synced<'_> {
         let scan = self.engine.scrubs().progress(rq).await?.filter(|scan| scan.is_open() && !scan.is_paused());
         add(
             Activity::Resilver,
-            scan.as_ref().is_some_and(|scan| scan.is_resilver()) || self.engine.rebuilds().is_running(),
+            scan.as_ref().is_some_and(|scan| scan.is_resilver()) || self.engine.rebuilds().is_unfinished(rq).await?,
         );
         add(Activity::Scrub, scan.as_ref().is_some_and(|scan| !scan.is_resilver()));
         add(Activity::Initialize, !self.engine.initialize_trim().running(LeafActivity::Initialize).is_empty());

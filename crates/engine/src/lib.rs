@@ -203,8 +203,8 @@ pub struct Engine {
     removal_tasks: AtomicU64,
     /// Tasks that carry out the expansion of a vdev.
     expansion_tasks: AtomicU64,
-    /// Whether the end of an expansion or a rebuild has started a scrub that nothing carries out yet.
-    scrub_to_carry_out: AtomicBool,
+    /// The txg in which the end of an expansion or a rebuild has started a scrub that nothing carries out yet; 0 for none.
+    scrub_to_carry_out: AtomicU64,
     /// How often devices came back into service: what a scan has passed then, they may lack.
     returns: AtomicU64,
     scan: scrub::control::ScanControl,
@@ -334,7 +334,7 @@ impl Engine {
             tops,
             removal_tasks: AtomicU64::new(0),
             expansion_tasks: AtomicU64::new(0),
-            scrub_to_carry_out: AtomicBool::new(false),
+            scrub_to_carry_out: AtomicU64::new(0),
             returns: AtomicU64::new(0),
             scan: scrub::control::ScanControl::default(),
             rebuild_table: Mutex::default(),

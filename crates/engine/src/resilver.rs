@@ -158,7 +158,10 @@ impl Scrubs<'_> {
     /// # Errors
     /// Errors of reading or writing the MOS.
     pub async fn keep_resilvered(&self, watch: &mut ResilverWatch) -> Result<bool, PoolError> {
-        if self.engine.scrub_to_carry_out.swap(false, Ordering::SeqCst) {
+        let begun = self.engine.scrub_to_carry_out.load(Ordering::SeqCst);
+        // Before its txg has synced, the scrub is not in the state that `Scrubs::run` reads.
+        if begun != 0 && Txg(begun) <= self.engine.txgs().last_synced() {
+            let _later = self.engine.scrub_to_carry_out.compare_exchange(begun, 0, Ordering::SeqCst, Ordering::SeqCst);
             return Ok(true);
         }
         let range = self.engine.cache.blocks().tree().resilvering().range();

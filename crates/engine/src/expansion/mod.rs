@@ -177,7 +177,10 @@ impl Expansions<'_> {
             self.engine.growth().expand(Some(first)).await?;
         }
         match self.engine.scrubs().start().await {
-            Ok(()) => self.engine.scrub_to_carry_out.store(true, Ordering::SeqCst),
+            Ok(()) => {
+                let txg = self.engine.txgs().last_synced().0;
+                self.engine.scrub_to_carry_out.store(txg, Ordering::SeqCst);
+            }
             Err(error) => tracing::info!("no scrub of pool '{}' follows its expansion: {error}", self.engine.name()),
         }
         Ok(())

@@ -312,12 +312,31 @@ impl Rebuilds<'_> {
         Ok(left)
     }
 
-    /// Waits until no vdev is being rebuilt.
+    /// Whether a vdev is being rebuilt, or the end of its rebuild has not synced yet.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] if the pool is closed before.
+    /// Errors of reading the MOS.
+    pub async fn is_unfinished(&self, rq: &Request) -> Result<bool, PoolError> {
+        if self.is_running() {
+            return Ok(true);
+        }
+        let root = parsed(&self.engine.shown().config.root)?;
+        let mos = Mos { set: self.engine.synced().state(rq).await?.mos.clone() };
+        for top in &root.children {
+            if of_top(rq, &mos, top).await?.is_some_and(|record| record.state == RebuildState::Active) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Waits until no vdev is being rebuilt, and the end of each rebuild has synced.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the pool is closed before; errors of reading the MOS.
     pub async fn wait(&self) -> Result<(), PoolError> {
-        while self.is_running() {
+        let rq = &Request::internal("rebuild");
+        while self.is_unfinished(rq).await? {
             if self.engine.events.is_ended() {
                 return Err(refused("the pool is closed"));
             }

@@ -173,7 +173,10 @@ impl RebuildTask<'_, '_> {
         let is_whole = tree.resilvering().range().is_none();
         if is_whole && !self.0.engine.rebuilds().is_running() {
             match self.0.start_scrub(ScrubStart::Whole).await {
-                Ok(()) => self.0.engine.scrub_to_carry_out.store(true, Ordering::SeqCst),
+                Ok(()) => {
+                    let txg = self.0.change.txg().0;
+                    self.0.engine.scrub_to_carry_out.store(txg, Ordering::SeqCst);
+                }
                 Err(error) => tracing::info!("no scrub follows a rebuild: {error}"),
             }
         }

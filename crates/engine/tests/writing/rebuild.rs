@@ -7,7 +7,9 @@ use crate::resilver::look;
 use crate::{work, zdb};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_engine::create::DraidRequest;
+use weir_engine::resilver::ResilverWatch;
 use weir_engine::{Activity, DirtyLimits, Engine, ImportOptions, Layout, NewLeaf, rebuild};
 use weir_format::dsl::{RebuildPhys, RebuildState};
 use weir_format::features::Feature;
@@ -88,6 +90,32 @@ fn a_device_that_is_attached_sequentially_has_everything_alone() {
         engine.vdevs().detach(guid(&engine, "a0")).await.unwrap();
         engine.stop().await.unwrap();
         work::assert_pool_clean(&machine, &dir, "tank").await;
+        std::fs::remove_dir_all(&dir).unwrap();
+    });
+}
+
+/// The end of a rebuild begins a scrub in syncing context. A process that looks for it before the txg has synced finds it later.
+#[test]
+fn the_scrub_that_follows_a_rebuild_is_carried_out() {
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let dir = folder("rebuild-scrub");
+        let engine = Engine::create(&machine, &pool_of(&dir, Layout::Single, 1)).await.unwrap();
+        work::history(&engine, &|_| ()).await.unwrap();
+        engine.sync().await.unwrap();
+        rebuild::attach(&engine, &request(&engine, "a0", blank(&dir, "b0", 96), false)).await.unwrap();
+        let mut watch = ResilverWatch::default();
+        let mut looks = 0;
+        while !engine.scrubs().keep_resilvered(&mut watch).await.unwrap() {
+            looks += 1;
+            assert!(looks < 300_000, "no scrub begins");
+            machine.clock.sleep(Duration::from_micros(100)).await;
+        }
+        let rq = &Request::internal("test");
+        assert!(!engine.rebuilds().is_unfinished(rq).await.unwrap(), "the end of the rebuild has not synced");
+        let done = engine.scrubs().run(&Default::default(), &mut |_| true).await.unwrap().expect("a scrub has begun");
+        assert!(done.is_finished() && !done.is_resilver() && done.scan.errors == 0, "{done:?}");
+        engine.stop().await.unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
     });
 }
