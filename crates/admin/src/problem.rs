@@ -230,6 +230,8 @@ pub(crate) fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
         let counts = health.iter().find(|health| health.guid == leaf.guid).map(|health| health.counts);
         counts.is_some_and(|c| c.read_errors > 0 || c.write_errors > 0 || c.checksum_errors > 0)
     };
+    let dtls = pool.dtls();
+    let is_usable = |guid: &u64| pool.states.get(guid).is_some_and(|state| state.is_usable());
     let conditions = [
         (pool.suspended.is_some() && facts.fails_requests, Problem::SuspendedContinues),
         (pool.suspended.is_some(), Problem::SuspendedWaits),
@@ -245,7 +247,9 @@ pub(crate) fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
         (any(VdevState::Degraded) || watched.iter().any(has_errors), Problem::FailingDevice),
         (any(VdevState::Offline), Problem::OfflineDevice),
         (any(VdevState::Removed), Problem::RemovedDevice),
-        (!pool.dtls().is_empty(), Problem::AwaitsResilver),
+        // Those below a vdev that is being replaced, too: nothing goes on there.
+        (!dtls.is_empty() && !dtls.keys().any(is_usable), Problem::MissingDevice),
+        (!dtls.is_empty(), Problem::AwaitsResilver),
         (facts.lacks_spare, Problem::MissingSpare),
         (pool.config.errata != 0, Problem::Errata(pool.config.errata)),
         // Whatever else makes a vdev less than online, such as a removed one below a vdev that is being replaced.
