@@ -67,7 +67,7 @@ impl Default for ScanLimits {
         ScanLimits {
             time: Duration::from_secs(2),
             bytes: u64::MAX,
-            recorded: Duration::from_secs(5),
+            recorded: Duration::from_secs(2),
             sorted_blocks: 256 << 10,
         }
     }

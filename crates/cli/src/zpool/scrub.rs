@@ -24,7 +24,7 @@ use weir_engine::scrub::ScrubStart;
 ///
 /// If no process has the pool open, the command itself scrubs the pool and ends with the scrub.
 #[derive(Debug, Parser)]
-#[command(name = "zpool scrub", override_usage = "zpool scrub [-C | -p | -s] [-w] [-d DIR]… -a | POOL…]")]
+#[command(name = "zpool scrub", override_usage = "zpool scrub [-C] [-w] | [-p | -s] [-d DIR]… -a | POOL…]")]
 pub struct ScrubArgs {
     /// All pools
     #[arg(short)]
@@ -80,10 +80,12 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         return Err(ScrubArgs::misused("-p and -s do not go together"));
     }
     for (given, letter) in [(args.pause, 'p'), (args.stop, 's')] {
-        if given && args.from_last {
-            return Err(ScrubArgs::misused(&format!(
-                "invalid option combination: -{letter} and -C are mutually exclusive"
-            )));
+        for (other, other_letter) in [(args.from_last, 'C'), (args.wait, 'w')] {
+            if given && other {
+                return Err(ScrubArgs::misused(&format!(
+                    "invalid option combination: -{letter} and -{other_letter} are mutually exclusive"
+                )));
+            }
         }
     }
     let (change, from) = match args.from_last {

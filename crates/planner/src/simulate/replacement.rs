@@ -9,7 +9,6 @@ use super::{SimulationError, check, measure, new_server};
 use crate::hardware::disk::ModelDisk;
 use futures_util::future::join;
 use std::sync::Arc;
-use std::time::Duration;
 use weir_engine::scrub::ScanLimits;
 use weir_engine::{AttachRequest, Engine, NewLeaf, OfflineMode};
 use weir_machine::Request;
@@ -162,9 +161,7 @@ async fn resilver(engine: &Arc<Engine>, since: &(impl Fn() -> f64 + Sync)) -> Re
         records.push(Record { seconds: since(), examined_share, left_s: progress.left_s() });
         true
     };
-    // The drives of a model are small.
-    let limits = ScanLimits { recorded: Duration::from_secs(2), ..ScanLimits::default() };
-    let scan = engine.scrubs().run(&limits, &mut note).await?;
+    let scan = engine.scrubs().run(&ScanLimits::default(), &mut note).await?;
     if !scan.is_some_and(|scan| scan.is_resilver() && scan.is_finished()) {
         return Err(SimulationError::Refused("the simulated resilver did not end".into()));
     }
@@ -186,6 +183,7 @@ mod tests {
     use super::*;
     use crate::hardware::drive::DriveSpec;
     use crate::hardware::flash::FlashSpec;
+    use std::time::Duration;
 
     /// A mirror of drives that read and write 40 MB/s, and two files of 256 MiB.
     fn slow_mirror() -> (ServerSpec, Workload) {
