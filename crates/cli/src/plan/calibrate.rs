@@ -1,7 +1,8 @@
 //! `weir plan calibrate`: what work costs on the processors of this machine.
 #![allow(clippy::disallowed_methods, reason = "measures real time, outside of any engine")]
 
-use super::{calibrate_engine, drive};
+use super::calibrate_engine::{self, EngineCosts};
+use super::drive;
 use crate::bench::read_result;
 use crate::failure::Failure;
 use clap::Parser;
@@ -22,6 +23,8 @@ const COLUMNS: usize = 8;
 /// Duration of a round; of the rounds, the fastest counts, because other work on the machine only adds time.
 const ROUND: Duration = Duration::from_millis(100);
 const ROUNDS: usize = 5;
+/// Record of the measurements of the engine.
+const RECORD_KIB: f64 = 4.0;
 /// Cost of a network protocol for each request, in nanoseconds: assumed.
 const PROTOCOL_NS: f64 = 20_000.0;
 
@@ -48,7 +51,8 @@ pub fn run(args: &CalibrateArgs) -> Result<u8, Failure> {
         Ok::<String, Failure>(drive::line(&drive::flash(&result)?, &result.target))
     });
     print!("{}", drive.transpose()?.unwrap_or_default());
-    print!("{}", section(ROUND, args.in_process)?);
+    let protocol = if args.in_process { 0.0 } else { PROTOCOL_NS };
+    print!("{}", section(&measure(ROUND)?, protocol));
     Ok(0)
 }
 
@@ -89,69 +93,107 @@ fn per_kib(round: Duration, data: &[u8], mut work: impl FnMut(&[u8]) -> Result<(
     Ok(best)
 }
 
-fn section(round: Duration, in_process: bool) -> Result<String, Failure> {
+/// Measured costs, in nanoseconds of one processor.
+struct Measured {
+    checksum_per_kib: f64,
+    compress_per_kib: f64,
+    parity_per_kib: f64,
+    copy_per_kib: f64,
+    engine: EngineCosts,
+}
+
+fn measure(round: Duration) -> Result<Measured, Failure> {
     let data = noise(BLOCK_BYTES * BLOCKS);
-    let checksum = per_kib(round, &data, |block| {
+    let checksum_per_kib = per_kib(round, &data, |block| {
         black_box(fletcher4(Endian::Little, block));
         Ok(())
     })?;
     let mut output = vec![0; BLOCK_BYTES];
     // A block that saves less than an eighth is stored uncompressed, so the output is that much smaller.
     let most = BLOCK_BYTES - BLOCK_BYTES / 8;
-    let compress = per_kib(round, &data, |block| {
+    let compress_per_kib = per_kib(round, &data, |block| {
         let level = ZstdLevel::DEFAULT;
         let done = weir_codec::compress(CompressionKind::Lz4, level, block, &mut output[..most]);
         black_box(done.map_err(failed)?);
         Ok(())
     })?;
     let mut column = vec![0; BLOCK_BYTES / COLUMNS];
-    let one_parity = per_kib(round, &data, |block| {
+    let parity_per_kib = per_kib(round, &data, |block| {
         let columns: Vec<&[u8]> = block.chunks_exact(BLOCK_BYTES / COLUMNS).collect();
         parity::generate(&columns, &mut [&mut column]).map_err(failed)?;
         black_box(&column);
         Ok(())
     })?;
-    let one_copy = per_kib(round, &data, |block| {
+    let copy_per_kib = per_kib(round, &data, |block| {
         output.copy_from_slice(block);
         black_box(&output);
         Ok(())
     })?;
-    let copies = one_copy * 2.0;
     let engine = calibrate_engine::measure(round)?;
-    let protocol = if in_process { 0.0 } else { PROTOCOL_NS };
-    // The checksum is charged by the KiB.
-    let device_operation = (engine.device_operation_ns - checksum * 4.0).max(0.0);
-    let written_record = (engine.written_record_ns - (checksum + copies) * 4.0).max(0.0);
-    Ok(format!(
+    Ok(Measured { checksum_per_kib, compress_per_kib, parity_per_kib, copy_per_kib, engine })
+}
+
+/// The section of a description. `protocol` is the assumed cost of a network protocol for each request, in nanoseconds.
+fn section(measured: &Measured, protocol: f64) -> String {
+    let Measured { checksum_per_kib: checksum, compress_per_kib, parity_per_kib, copy_per_kib, engine } = measured;
+    let copies = copy_per_kib * 2.0;
+    // Checksums and copies are charged by the KiB.
+    let device_operation = (engine.device_operation_ns - checksum * RECORD_KIB).max(0.0);
+    let written_record = (engine.written_record_ns - (checksum + copies) * RECORD_KIB).max(0.0);
+    format!(
         "[costs]\n\
          checksum_ns_per_kib = {checksum:.1}    # measured: fletcher4 of blocks of 128 KiB\n\
-         compress_ns_per_kib = 0.0      # with compression = lz4: {compress:.1} measured on data that does not compress\n\
+         compress_ns_per_kib = 0.0      # with compression = lz4: {compress_per_kib:.1} measured on data that does not compress\n\
          decompress_ns_per_kib = 0.0    # data that did not compress is stored as it is\n\
-         parity_ns_per_kib = {one_parity:.1}      # measured: one parity column of eight data columns\n\
+         parity_ns_per_kib = {parity_per_kib:.1}      # measured: one parity column of eight data columns\n\
          copy_ns_per_kib = {copies:.1}        # measured: two copies in memory; TLS or signatures cost more\n\
          request_ns = {:.0}         # measured: {:.0} of a read from the ARC; assumed: {protocol:.0} of a network protocol\n\
          device_operation_ns = {device_operation:.0}  # measured: a read of a record of 4 KiB\n\
          written_record_ns = {written_record:.0}  # measured: overwritten records of 4 KiB and the sync of their txg\n",
         engine.request_ns + protocol,
         engine.request_ns
-    ))
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_planner::hardware::processors::Costs;
+
+    fn parsed(section: &str) -> Costs {
+        let pool = "[pool]\ndrive = \"nvme\"\ndrive_tb = 1\nlayout = \"single\"\n";
+        weir_planner::plan::description::Description::parse(&format!("{pool}{section}")).unwrap().costs
+    }
 
     #[test]
-    fn the_section_is_one_of_a_description() {
-        let text = section(Duration::from_millis(2), true).unwrap();
-        let pool = "[pool]\ndrive = \"nvme\"\ndrive_tb = 1\nlayout = \"single\"\n";
-        let costs = weir_planner::plan::description::Description::parse(&format!("{pool}{text}")).unwrap().costs;
-        assert!(
-            costs.checksum_ns_per_kib > 0.0 && costs.parity_ns_per_kib > 0.0 && costs.copy_ns_per_kib > 0.0,
-            "{text}"
-        );
-        assert!(costs.request_ns > 100.0 && costs.request_ns < 1e6, "{text}");
-        assert!(costs.device_operation_ns > 0.0 && costs.device_operation_ns < 1e7, "{text}");
-        assert!(costs.written_record_ns > 1000.0 && costs.written_record_ns < 1e7, "{text}");
+    fn the_section_has_what_was_measured_and_charges_bytes_once() {
+        let engine = EngineCosts { request_ns: 3000.0, device_operation_ns: 20_000.0, written_record_ns: 50_000.0 };
+        let measured = Measured {
+            checksum_per_kib: 100.0,
+            compress_per_kib: 900.0,
+            parity_per_kib: 70.0,
+            copy_per_kib: 50.0,
+            engine,
+        };
+        let expected = Costs {
+            checksum_ns_per_kib: 100.0,
+            compress_ns_per_kib: 0.0,
+            decompress_ns_per_kib: 0.0,
+            parity_ns_per_kib: 70.0,
+            copy_ns_per_kib: 100.0,
+            request_ns: 3500.0,
+            device_operation_ns: 19_600.0,
+            written_record_ns: 49_200.0,
+        };
+        assert_eq!(parsed(&section(&measured, 500.0)), expected);
+    }
+
+    /// The process runs other tests meanwhile, which use its processor time: the figures themselves say nothing.
+    #[test]
+    fn every_measurement_ends_with_a_figure() {
+        let measured = measure(Duration::from_millis(2)).unwrap();
+        assert!(measured.checksum_per_kib > 0.0 && measured.parity_per_kib > 0.0 && measured.copy_per_kib > 0.0);
+        assert!(measured.compress_per_kib > 0.0 && measured.engine.request_ns > 0.0);
+        parsed(&section(&measured, 0.0));
     }
 }
