@@ -249,3 +249,26 @@ fn c14_the_history_has_imports_and_internal_events() {
     let all = lab.ok("zpool history -i p");
     assert!(all.contains("] create p/a (") && !all.contains("unknown"), "{all}");
 }
+
+/// A device is replaced, and the new one disappears before the resilver.
+#[test]
+fn a_replacement_that_is_missing_does_not_await_a_resilver() {
+    let lab = Lab::new();
+    fill(&lab);
+    let path = PathBuf::from(lab.disk("d2", 256));
+    at_rest(&lab, async |engine| {
+        let root = weir_pool::VdevConfig::parse(&engine.shown().config.root).unwrap();
+        let device = root.leaves().iter().find(|leaf| leaf.name().ends_with("d1")).unwrap().guid;
+        let new = weir_engine::NewLeaf { path: path.clone(), is_file: true };
+        let request = weir_engine::AttachRequest { device, new, replaces: true, ashift: None, force: true };
+        engine.vdevs().attach(&request).await.unwrap();
+    });
+    std::fs::remove_file(&path).unwrap();
+    // The resilver ends without it.
+    at_rest(&lab, async |engine| drop(engine.scrubs().run(&Default::default(), &mut |_| true).await.unwrap()));
+    let status = lab.ok("zpool status p");
+    assert!(
+        status.contains("One or more devices cannot be opened") && !status.contains("begins by itself"),
+        "{status}"
+    );
+}

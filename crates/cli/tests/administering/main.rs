@@ -485,18 +485,25 @@ fn fill(lab: &Lab) {
 
 fn fill_volume(lab: &Lab, name: &str) {
     lab.ok(&format!("zfs create -s -V 64M -o volblocksize=512 -o compression=off {name}"));
-    let machine = weir_linux::machine().unwrap();
-    let open = weir_pool::OpenOptions::new(vec![lab.0.path().to_owned()], "p");
-    let how = weir_engine::ImportOptions { force: true, ..weir_engine::ImportOptions::new(open) };
-    machine.block_on(async {
+    at_rest(lab, async |engine| {
         let rq = &weir_machine::Request::internal("test");
-        let engine = weir_engine::Engine::import(&machine, &how).await.unwrap();
         let device = engine.volume(rq, name).await.unwrap();
         for at in 0..12 {
             device.write(rq, at << 20, vec![at as u8; 1 << 20].into(), false).await.unwrap();
         }
         engine.sync().await.unwrap();
         drop(device);
+    });
+}
+
+/// Changes the pool in this process while no other one has it open.
+fn at_rest(lab: &Lab, change: impl AsyncFnOnce(&weir_engine::Engine)) {
+    let machine = weir_linux::machine().unwrap();
+    let open = weir_pool::OpenOptions::new(vec![lab.0.path().to_owned()], "p");
+    let how = weir_engine::ImportOptions { force: true, ..weir_engine::ImportOptions::new(open) };
+    machine.block_on(async {
+        let engine = weir_engine::Engine::import(&machine, &how).await.unwrap();
+        change(&engine).await;
         engine.stop().await.unwrap();
     });
 }
