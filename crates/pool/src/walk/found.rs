@@ -10,21 +10,20 @@ use weir_blocks::{FoundBlock, ReadHold, ScanQueue, Tree};
 use weir_format::{BlockPointer, Txg};
 use weir_machine::Nanos;
 
-/// Maximum number of concurrent reads of found blocks in one top-level vdev: more than its devices begin at the same time, so
-/// that they sort and merge the others.
-const PARALLEL_IN_VDEV: usize = 128;
-
-/// Limits of these reads while clients use the devices.
-struct BesideClients {
+/// Limits of reads of found blocks.
+struct ReadLimits {
     /// Maximum number of concurrent reads in one top-level vdev.
     parallel: usize,
     /// Delay after each read, as a multiple of its duration.
     delay_factor: u32,
 }
 
-const SCRUB_BESIDE_CLIENTS: BesideClients = BesideClients { parallel: 2, delay_factor: 2 };
+/// More reads than the devices of a vdev begin at the same time, so that they sort and merge the others.
+const WITHOUT_CLIENTS: ReadLimits = ReadLimits { parallel: 128, delay_factor: 0 };
+/// While clients use the devices.
+const SCRUB_BESIDE_CLIENTS: ReadLimits = ReadLimits { parallel: 2, delay_factor: 2 };
 /// A resilver restores redundancy, so it takes more.
-const RESILVER_BESIDE_CLIENTS: BesideClients = BesideClients { parallel: 3, delay_factor: 1 };
+const RESILVER_BESIDE_CLIENTS: ReadLimits = ReadLimits { parallel: 3, delay_factor: 1 };
 /// Maximum delay.
 pub(super) const MAX_DELAY: Duration = Duration::from_millis(200);
 /// Time after which reads of found blocks begin under another read hold: freed space waits for the end of a hold.
@@ -37,7 +36,7 @@ const USED_TIME: Duration = Duration::from_millis(100);
 struct Clients {
     counted: Nanos,
     operations: u64,
-    /// Time of the count that found the last ones.
+    /// Time of the last count that found new ones.
     last: Option<Nanos>,
 }
 
@@ -58,7 +57,7 @@ impl Clients {
 /// A read hold, and when it began.
 pub(super) struct Hold {
     begun: Nanos,
-    /// None if the pool is not open for writing.
+    /// `None` if the pool is not open for writing.
     _hold: Option<ReadHold>,
 }
 
@@ -109,13 +108,13 @@ impl Walk {
         loop {
             let are_active = clients.are_active(tree, self.machine.clock.now());
             run.renew_hold();
-            let beside = match self.prove {
-                _ if !are_active => BesideClients { parallel: PARALLEL_IN_VDEV, delay_factor: 0 },
+            let limits = match self.prove {
+                _ if !are_active => WITHOUT_CLIENTS,
                 Prove::Lacking => RESILVER_BESIDE_CLIENTS,
                 _ => SCRUB_BESIDE_CLIENTS,
             };
-            run.delay_factor = beside.delay_factor;
-            if let Some(found) = run.next_found(queue, beside.parallel) {
+            run.delay_factor = limits.delay_factor;
+            if let Some(found) = run.next_found(queue, limits.parallel) {
                 run.read(found);
                 continue;
             }
