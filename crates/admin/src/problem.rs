@@ -247,7 +247,7 @@ pub(crate) fn of_open(pool: &Pool, facts: &PoolFacts) -> Option<Problem> {
         (any(VdevState::Degraded) || watched.iter().any(has_errors), Problem::FailingDevice),
         (any(VdevState::Offline), Problem::OfflineDevice),
         (any(VdevState::Removed), Problem::RemovedDevice),
-        // Those below a vdev that is being replaced, too: nothing goes on there.
+        // Every device that lacks blocks is unavailable, also below a vdev that is being replaced: no resilver can begin.
         (!dtls.is_empty() && !dtls.keys().any(is_usable), Problem::MissingDevice),
         (!dtls.is_empty(), Problem::AwaitsResilver),
         (facts.lacks_spare, Problem::MissingSpare),

@@ -203,7 +203,7 @@ pub struct Engine {
     removal_tasks: AtomicU64,
     /// Tasks that carry out the expansion of a vdev.
     expansion_tasks: AtomicU64,
-    /// The txg in which the end of an expansion or a rebuild has started a scrub that nothing carries out yet; 0 for none.
+    /// The txg in which the end of an expansion or of a rebuild started a scrub that no task reads blocks for yet; 0 for none.
     scrub_to_carry_out: AtomicU64,
     /// How often devices came back into service: what a scan has passed then, they may lack.
     returns: AtomicU64,

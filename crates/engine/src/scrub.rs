@@ -1,8 +1,7 @@
 //! Scrub: reads every block of the pool in all its copies and columns, and repairs damage.
 //!
 //! ```text
-//!   start ─► `scan` in the MOS: running ─► passes: find blocks, read them ─► position ─► `scan` … ─► finished
-//!                                          under read holds
+//!   start ─► `scan` in the MOS: running ─► passes: find blocks, then read them ─► position ─► `scan` … ─► finished
 //! ```
 //!
 //! The record is OpenZFS's (`dsl_scan_phys_t`), so each program shows and continues the other's scrubs. Weir continues at

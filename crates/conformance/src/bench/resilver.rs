@@ -7,8 +7,8 @@
 //!
 //! The bound of a resilver is the sequential rate of the new disk at the places that are written: inner tracks of a disk are slower.
 //!
-//! Further rows: what a client, which does without the disk already, loses while the new one is resilvered, how far the stated time left was from the real one, and the rate of
-//! reads through a cache device (L2ARC).
+//! Further rows: the throughput of a client during the resilver, compared with the throughput in the degraded pool before it; the deviation
+//! of the stated time left from the real one; and the rate of reads through a cache device (L2ARC).
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 use super::write::{self, Disks};
@@ -33,7 +33,7 @@ const LIMITED_MB_S: f64 = 100.0;
 const DRIVE_BYTES: [u64; 2] = [16 << 30, 2 << 30];
 /// Files of a modelled pool.
 const FILES: u64 = 4;
-/// Largest share of its throughput, of that without the disk, that a client may lose while a new disk is resilvered.
+/// Largest share of its throughput in the degraded pool that a client may lose during the resilver.
 const LOST: f64 = 0.3;
 /// Largest deviation of the stated time left.
 const TIME_LEFT: f64 = 0.2;

@@ -1,13 +1,13 @@
-//! The scan of an open pool in this process: what it has found, and requests to interrupt it.
+//! State of the scan (scrub or resilver) of an open pool in this process, and requests to interrupt it.
 
 use super::pass::ScanCycle;
 use futures_util::lock::Mutex as AsyncMutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// The scan of an open pool in this process.
+/// State of the scan of an open pool in this process.
 #[derive(Debug, Default)]
 pub(crate) struct ScanControl {
-    /// Held during a pass: what the scan has found and read since its recorded position.
+    /// The blocks that the scan has found and read since its recorded position. A pass holds the lock.
     pub cycle: AsyncMutex<Option<ScanCycle>>,
     /// Nanoseconds that the record, which has whole seconds, does not have yet; less than 0 if it has more.
     pub unrecorded_ns: AtomicI64,

@@ -32,7 +32,7 @@ use weir_pool::walk::{Claim, Position, Prove, Root, Visit, VisitPosition, Walk};
 const RESCAN_BIT: u64 = 1 << 63;
 /// Nanoseconds of a second.
 const NS_PER_S: i64 = 1_000_000_000;
-/// Maximum errors that one pass records.
+/// Maximum errors that are recorded at a time.
 const MAX_ERRORS: usize = 10_000;
 
 /// Counts of a pass that are not recorded yet.
@@ -46,7 +46,7 @@ struct Counted {
 /// Visitor of the blocks of a pass.
 struct ScanPass<'a> {
     clock: Clock,
-    /// End of finding blocks; none while blocks are read.
+    /// Time at which the walk that finds blocks ends; `None` while found blocks are read.
     until: Option<Nanos>,
     max_bytes: u64,
     examined_bytes: u64,
@@ -116,7 +116,7 @@ impl ScanCycle {
         (ScanCycle { of: scan.clone(), found_to: Some(scan.place), is_reading: false, has_late: false }, true)
     }
 
-    /// Whether this process has begun the scan, or continued it.
+    /// Whether the cycle is a part of this scan, whatever position it began at.
     pub fn is_part_of(&self, scan: &Progress) -> bool {
         self.of.is_of(scan)
     }
@@ -303,7 +303,7 @@ impl Scrubs<'_> {
         Ok(())
     }
 
-    /// Reads the blocks that were found, and records in intervals how far this is.
+    /// Reads the blocks in the queue. After each interval [`ScanLimits::recorded`], records the counts while the reads go on.
     async fn read(
         &self,
         rq: &Request,

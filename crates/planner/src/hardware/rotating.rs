@@ -426,7 +426,7 @@ mod tests {
             if done.contains(&2) {
                 return;
             }
-            // The head need not move for the next read, however many there are.
+            // Each further read continues the one before, so the drive prefers it to a seek.
             for _ in done.into_iter().filter(|id| *id >= 10) {
                 disk.submit(next_ns, read(next));
                 next += 1;
