@@ -23,15 +23,15 @@ const COLUMNS: usize = 8;
 /// Duration of a round; of the rounds, the fastest counts, because other work on the machine only adds time.
 const ROUND: Duration = Duration::from_millis(100);
 const ROUNDS: usize = 5;
-/// Record of the measurements of the engine.
-const RECORD_KIB: f64 = 4.0;
 /// Cost of a network protocol for each request, in nanoseconds: assumed.
 const PROTOCOL_NS: f64 = 20_000.0;
+/// Copies of the data by a network protocol and the kernel: assumed.
+const PROTOCOL_COPIES: f64 = 2.0;
 
 /// Measure what work costs on this machine.
 ///
-/// Prints the section [costs] of a description: one processor's nanoseconds for each KiB of checksum, LZ4, parity and copy, and for a
-/// request and a device operation, which are measured on a small pool in a temporary file. With --device, also the drive that a run of 'weir bench
+/// Prints the section [costs] of a description: one processor's nanoseconds for each KiB of checksum, LZ4, parity and copy, and for
+/// requests, records and device operations, which are measured on a small pool in a temporary file. With --device, also the drive that a run of 'weir bench
 /// device' measured.
 #[derive(Debug, Parser)]
 #[command(name = "calibrate", override_usage = "weir plan calibrate [--in-process] [--device RESULT]")]
@@ -51,8 +51,8 @@ pub fn run(args: &CalibrateArgs) -> Result<u8, Failure> {
         Ok::<String, Failure>(drive::line(&drive::flash(&result)?, &result.target))
     });
     print!("{}", drive.transpose()?.unwrap_or_default());
-    let protocol = if args.in_process { 0.0 } else { PROTOCOL_NS };
-    print!("{}", section(&measure(ROUND)?, protocol));
+    let (protocol_ns, copies) = if args.in_process { (0.0, 0.0) } else { (PROTOCOL_NS, PROTOCOL_COPIES) };
+    print!("{}", section(&measure(ROUND)?, protocol_ns, copies));
     Ok(0)
 }
 
@@ -133,25 +133,36 @@ fn measure(round: Duration) -> Result<Measured, Failure> {
     Ok(Measured { checksum_per_kib, compress_per_kib, parity_per_kib, copy_per_kib, engine })
 }
 
-/// The section of a description. `protocol` is the assumed cost of a network protocol for each request, in nanoseconds.
-fn section(measured: &Measured, protocol: f64) -> String {
+/// The section of a description. Each of `protocol_ns` and `copies` is of a network protocol: the assumed cost of a request, and the number
+/// of copies in memory.
+fn section(measured: &Measured, protocol_ns: f64, copies: f64) -> String {
     let Measured { checksum_per_kib: checksum, compress_per_kib, parity_per_kib, copy_per_kib, engine } = measured;
-    let copies = copy_per_kib * 2.0;
-    // Checksums and copies are charged by the KiB.
-    let device_operation = (engine.device_operation_ns - checksum * RECORD_KIB).max(0.0);
-    let written_record = (engine.written_record_ns - (checksum + copies) * RECORD_KIB).max(0.0);
+    // Checksums and copies have costs of their own.
+    let copy = engine.cached_ns_per_kib + copies * copy_per_kib;
+    let read_kib = (engine.read_ns_per_kib - checksum).max(0.0);
+    let write_kib = (engine.write_ns_per_kib - engine.cached_ns_per_kib - checksum).max(0.0);
     format!(
         "[costs]\n\
          checksum_ns_per_kib = {checksum:.1}    # measured: fletcher4 of blocks of 128 KiB\n\
          compress_ns_per_kib = 0.0      # with compression = lz4: {compress_per_kib:.1} measured on data that does not compress\n\
          decompress_ns_per_kib = 0.0    # data that did not compress is stored as it is\n\
          parity_ns_per_kib = {parity_per_kib:.1}      # measured: one parity column of eight data columns\n\
-         copy_ns_per_kib = {copies:.1}        # measured: two copies in memory; TLS or signatures cost more\n\
-         request_ns = {:.0}         # measured: {:.0} of a read from the ARC; assumed: {protocol:.0} of a network protocol\n\
-         device_operation_ns = {device_operation:.0}  # measured: a read of a record of 4 KiB\n\
-         written_record_ns = {written_record:.0}  # measured: overwritten records of 4 KiB and the sync of their txg\n",
-        engine.request_ns + protocol,
-        engine.request_ns
+         copy_ns_per_kib = {copy:.1}        # measured: a read from the ARC, and {copies:.0} copies in memory; TLS or signatures cost more\n\
+         request_ns = {:.0}         # measured: {:.0} of a read from the ARC; assumed: {protocol_ns:.0} of a network protocol\n\
+         task_ns = {:.0}            # measured: beyond that, a read from the ARC among 16\n\
+         write_request_ns = {:.0}   # measured: beyond that, a write until its data are dirty\n\
+         device_operation_ns = {:.0}  # measured: a random read from the device, beyond a record of a sequential one\n\
+         read_record_ns = {:.0}     # measured: a record of a sequential read from the device, besides its bytes\n\
+         read_ns_per_kib = {read_kib:.1}    # measured: a KiB of that, besides its checksum\n\
+         written_record_ns = {:.0}  # measured: an overwritten record in the sync of its txg, besides its bytes\n\
+         write_ns_per_kib = {write_kib:.1}   # measured: a KiB of that and of the write, besides its checksum\n",
+        engine.request_ns + protocol_ns,
+        engine.request_ns,
+        engine.task_ns,
+        engine.write_request_ns,
+        engine.device_operation_ns,
+        engine.read_record_ns,
+        engine.written_record_ns,
     )
 }
 
@@ -167,7 +178,17 @@ mod tests {
 
     #[test]
     fn the_section_has_what_was_measured_and_charges_bytes_once() {
-        let engine = EngineCosts { request_ns: 3000.0, device_operation_ns: 20_000.0, written_record_ns: 50_000.0 };
+        let engine = EngineCosts {
+            request_ns: 3000.0,
+            cached_ns_per_kib: 5.0,
+            task_ns: 7000.0,
+            read_record_ns: 9000.0,
+            read_ns_per_kib: 130.0,
+            device_operation_ns: 20_000.0,
+            write_request_ns: 4000.0,
+            written_record_ns: 50_000.0,
+            write_ns_per_kib: 250.0,
+        };
         let measured = Measured {
             checksum_per_kib: 100.0,
             compress_per_kib: 900.0,
@@ -180,12 +201,17 @@ mod tests {
             compress_ns_per_kib: 0.0,
             decompress_ns_per_kib: 0.0,
             parity_ns_per_kib: 70.0,
-            copy_ns_per_kib: 100.0,
+            copy_ns_per_kib: 105.0,
             request_ns: 3500.0,
-            device_operation_ns: 19_600.0,
-            written_record_ns: 49_200.0,
+            task_ns: 7000.0,
+            write_request_ns: 4000.0,
+            device_operation_ns: 20_000.0,
+            read_record_ns: 9000.0,
+            read_ns_per_kib: 30.0,
+            written_record_ns: 50_000.0,
+            write_ns_per_kib: 145.0,
         };
-        assert_eq!(parsed(&section(&measured, 500.0)), expected);
+        assert_eq!(parsed(&section(&measured, 500.0, 2.0)), expected);
     }
 
     /// The process runs other tests meanwhile, which use its processor time: the figures themselves say nothing.
@@ -194,6 +220,6 @@ mod tests {
         let measured = measure(Duration::from_millis(2)).unwrap();
         assert!(measured.checksum_per_kib > 0.0 && measured.parity_per_kib > 0.0 && measured.copy_per_kib > 0.0);
         assert!(measured.compress_per_kib > 0.0 && measured.engine.request_ns > 0.0);
-        parsed(&section(&measured, 0.0));
+        parsed(&section(&measured, 0.0, 0.0));
     }
 }

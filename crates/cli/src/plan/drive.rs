@@ -1,13 +1,17 @@
 //! The drive of a description from a run of `weir bench device`.
 
 use crate::failure::Failure;
-use weir_lab::methods::device::{FLUSHED, RANDOM_READ, RANDOM_READ_1, RANDOM_WRITE, READ, SUSTAINED, WRITE_1};
+use weir_lab::methods::device::{
+    FLUSHED, LARGE_READ_1, MIXED, RANDOM_READ, RANDOM_READ_1, RANDOM_WRITE, READ, SUSTAINED, WRITE_1,
+};
 use weir_lab::methods::figure;
 use weir_lab::result::{Round, RunResult};
 use weir_planner::hardware::flash::FlashSpec;
 
 /// Bytes of a small operation of the run.
 const SMALL_BYTES: f64 = 4096.0;
+/// Bytes of a large one.
+const LARGE_BYTES: f64 = 131_072.0;
 /// Seconds at the beginning of the sustained write that show whether a write buffer is faster than the flash behind it.
 const FIRST_SECONDS: usize = 3;
 /// The beginning counts as faster from this factor on.
@@ -41,6 +45,11 @@ pub fn flash(result: &RunResult) -> Result<FlashSpec, Failure> {
     let sustained = result.steps.iter().find(|step| step.name == SUSTAINED);
     let (first_mb_s, buffer_gb) = buffer(sustained.map_or(&[], |step| &step.rounds), sustained_mb_s);
     let write_mb_s = first_mb_s.max(sustained_mb_s);
+    // Runs of earlier versions lack these steps.
+    let large_read_us = figure(result, LARGE_READ_1, Round::operations_per_s).map_or(0.0, |rate| 1e6 / rate);
+    let further_us = large_read_us - read_us - LARGE_BYTES / read_mb_s;
+    let read_us_per_kib = (further_us / ((LARGE_BYTES - SMALL_BYTES) / 1024.0)).max(0.0);
+    let mixed_mb_s = figure(result, MIXED, Round::bytes_per_s).map_or(0.0, |rate| rate / 1e6);
     let write_us = small_us(operations(WRITE_1)?, write_mb_s);
     let flush_us = (1e6 / operations(FLUSHED)? - write_us - SMALL_BYTES / write_mb_s).max(0.0);
     let random_amplification = (sustained_mb_s * 1e6 / (operations(RANDOM_WRITE)? * SMALL_BYTES)).max(1.0);
@@ -49,11 +58,13 @@ pub fn flash(result: &RunResult) -> Result<FlashSpec, Failure> {
         write_mb_s,
         read_us,
         write_us,
+        read_us_per_kib,
         channels,
         buffer_gb,
         sustained_mb_s,
         random_amplification,
         flush_us,
+        mixed_mb_s,
     })
 }
 
@@ -73,17 +84,19 @@ fn buffer(rounds: &[Round], sustained_mb_s: f64) -> (f64, f64) {
 pub fn line(spec: &FlashSpec, target: &str) -> String {
     format!(
         "# [pool]: as 'weir bench device' measured {target}\n\
-         drive = {{ kind = \"flash\", read_mb_s = {:.1}, write_mb_s = {:.1}, read_us = {:.1}, write_us = {:.1}, channels = {}, \
-         buffer_gb = {:.2}, sustained_mb_s = {:.1}, random_amplification = {:.2}, flush_us = {:.1} }}\n",
+         drive = {{ kind = \"flash\", read_mb_s = {:.1}, write_mb_s = {:.1}, read_us = {:.1}, write_us = {:.1}, read_us_per_kib = {:.3}, channels = {}, \
+         buffer_gb = {:.2}, sustained_mb_s = {:.1}, random_amplification = {:.2}, flush_us = {:.1}, mixed_mb_s = {:.1} }}\n",
         spec.read_mb_s,
         spec.write_mb_s,
         spec.read_us,
         spec.write_us,
+        spec.read_us_per_kib,
         spec.channels,
         spec.buffer_gb,
         spec.sustained_mb_s,
         spec.random_amplification,
-        spec.flush_us
+        spec.flush_us,
+        spec.mixed_mb_s
     )
 }
 
@@ -105,6 +118,8 @@ mod tests {
             small(WRITE_1, 20_000),
             small(RANDOM_READ_1, 9_000),
             small(RANDOM_READ, 90_000),
+            step(LARGE_READ_1, 2000 * 131_072, 2000),
+            step(MIXED, 800_000_000, 6000),
             step(READ, 1_000_000_000, 1_000),
             small(RANDOM_WRITE, 30_000),
             step(SUSTAINED, 500_000_000, 500),
@@ -122,6 +137,8 @@ mod tests {
         assert!((spec.read_us - 107.0).abs() < 0.1 && spec.channels == 10, "{spec:?}");
         assert!((spec.write_us - 41.8).abs() < 0.1 && (spec.flush_us - 950.0).abs() < 0.1, "{spec:?}");
         assert!((spec.random_amplification - 4.07).abs() < 0.01, "{spec:?}");
+        // 500 µs, of which 107 µs are the latency of a small read and 131 µs the interface.
+        assert!((spec.read_us_per_kib - 2.113).abs() < 0.01 && spec.mixed_mb_s == 800.0, "{spec:?}");
         let pool = format!("[pool]\ndrive_tb = 1\nlayout = \"single\"\n{}", line(&spec, "/mnt/d"));
         weir_planner::plan::description::Description::parse(&pool).unwrap();
     }

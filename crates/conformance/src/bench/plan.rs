@@ -22,6 +22,8 @@ const MEDIAN: f64 = 0.15;
 /// The ARC, and the data of the loads, in MiB: most reads come from the disk.
 const ARC_MIB: u64 = 128;
 const DATA_MIB: u64 = 768;
+/// Limit of dirty data: the planner simulates no more.
+const DIRTY_MIB: u64 = 256;
 /// Record sizes in KiB, with the depths of the loads.
 const RECORDS: [(u64, &str); 2] = [(8, "1,16"), (128, "4")];
 
@@ -39,7 +41,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
     };
     weir()?;
     let home = super::folder().join("write");
-    let image = write::images(&home, &write::SINGLE)?.swap_remove(0);
+    let image = write::images(&home, &write::ROOMY)?.swap_remove(0);
     let site = Site::local()?;
     let description = calibrated(&site, &image)?;
     let mut deviations = Vec::new();
@@ -51,7 +53,7 @@ pub fn run(arguments: &[String], report: &mut Report) -> Result<(), JudgeError> 
         let result = site.path(&format!("grid{record_kib}"));
         site.ok(&format!(
             "bench grid {dataset} -d {} --blocks {record_kib}K --depths {depths} --size {DATA_MIB}M --time 5s --rounds {rounds} \
-             --arc-max {ARC_MIB}M --no-ceilings -o {}",
+             --arc-max {ARC_MIB}M --dirty-max {DIRTY_MIB}M --no-ceilings -o {}",
             image.display(),
             result.display()
         ))?;
@@ -92,10 +94,11 @@ fn calibrated(site: &Site, image: &Path) -> Result<String, JudgeError> {
     line(printed.trim_end());
     let (drive, costs) = printed.split_once("[costs]").ok_or_else(|| wrong("plan calibrate", "it printed no costs"))?;
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let drive_tb = write::ROOMY.image_mib as f64 * f64::from(1 << 20) / 1e12;
     let arc_gb = ARC_MIB as f64 * f64::from(1 << 20) / 1e9;
     Ok(format!(
         "[server]\nprocessors = {processors}\nmemory_gb = 8\narc_gb = {arc_gb}\n\
-         [pool]\n{drive}drive_tb = 0.002\nlayout = \"single\"\nrecord_kib = RECORD\n[costs]{costs}"
+         [pool]\n{drive}drive_tb = {drive_tb}\nlayout = \"single\"\nrecord_kib = RECORD\n[costs]{costs}"
     ))
 }
 

@@ -68,6 +68,8 @@ pub(super) const SINGLE: Disks = Disks {
     share: 1.0,
     target: 0.7,
 };
+/// One disk with room for data that is overwritten: a nearly full pool waits for freed space.
+pub(super) const ROOMY: Disks = Disks { name: "roomy", image_mib: 8192, ..SINGLE };
 pub(super) const RAIDZ2: Disks = Disks {
     name: "raidz2",
     about: "RAID-Z2 of six",

@@ -23,6 +23,10 @@ pub const RANDOM_READ_1: &str = "random read 4K, 1 in flight";
 pub const WRITE_1: &str = "write 4K, 1 in flight";
 /// Large sequential reads.
 pub const READ: &str = "read 1M";
+/// Large random reads, one at a time.
+pub const LARGE_READ_1: &str = "random read 128K, 1 in flight";
+/// As many reads as writes.
+pub const MIXED: &str = "random read and write 128K, 8 in flight";
 
 /// Turns a second of the fastest disks with platters (15,000 rpm): more flushed writes a second than this do not reach a platter.
 const FASTEST_TURNS_PER_S: f64 = 250.0;
@@ -39,6 +43,8 @@ pub fn device(size_bytes: u64, seconds: u64, sustained_seconds: u64) -> Plan {
         StepPlan::fio(RANDOM_READ_1, timed(Load::random(4096, 100), 1, 1)),
         StepPlan::fio(RANDOM_READ, timed(Load::random(4096, 100), 1, 32)),
         StepPlan::fio(READ, timed(Load::sequential(1 << 20, 100), 1, 8)),
+        StepPlan::fio(LARGE_READ_1, timed(Load::random(128 << 10, 100), 1, 1)),
+        StepPlan::fio(MIXED, timed(Load::random(128 << 10, 50), 1, 8)),
         StepPlan::fio(RANDOM_WRITE, timed(Load::random(4096, 0), 1, 32)),
         StepPlan::fio(SUSTAINED, Load { seconds: sustained_seconds, ..timed(Load::sequential(1 << 20, 0), 1, 8) }),
     ];

@@ -40,8 +40,10 @@ pub struct Work {
     pub write_processors: usize,
     /// The costs.
     pub costs: Costs,
-    /// [`Costs::written_record_ns`] of a byte that a device of the pool writes.
-    pub written_ns_per_byte: f64,
+    /// Bytes of a record.
+    pub record_bytes: f64,
+    /// Share of the bytes that the devices of the pool write that are data; the others are parity and copies.
+    pub payload_share: f64,
 }
 
 impl Work {
@@ -64,19 +66,26 @@ impl Work {
         self.lock().work_on(self.write_processors, now_ns, work_ns as u64)
     }
 
-    /// Processor time of a device operation: checksums, and compression or its reverse, of the bytes; and the records that a write
-    /// has.
+    /// Processor time of a device operation: of its bytes, checksums, and compression or its reverse; and its records.
     fn device_ns(&self, op: Op, len: u64, parity: f64) -> f64 {
+        let costs = &self.costs;
         let kib = len as f64 / 1024.0;
-        let records_ns = if op == Op::Write { len as f64 * self.written_ns_per_byte } else { 0.0 };
-        let bytes_ns = match op {
-            Op::Read => self.costs.checksum_ns_per_kib + self.costs.decompress_ns_per_kib,
-            Op::Write => {
-                self.costs.checksum_ns_per_kib + self.costs.compress_ns_per_kib + parity * self.costs.parity_ns_per_kib
-            }
-            Op::Flush | Op::Discard => 0.0,
+        let records = len as f64 / self.record_bytes;
+        let (records_ns, bytes_ns) = match op {
+            Op::Read => (
+                records * costs.read_record_ns,
+                costs.checksum_ns_per_kib + costs.decompress_ns_per_kib + costs.read_ns_per_kib,
+            ),
+            Op::Write => (
+                records * self.payload_share * costs.written_record_ns,
+                costs.checksum_ns_per_kib
+                    + costs.compress_ns_per_kib
+                    + parity * costs.parity_ns_per_kib
+                    + costs.write_ns_per_kib,
+            ),
+            Op::Flush | Op::Discard => (0.0, 0.0),
         };
-        self.costs.device_operation_ns + records_ns + kib * bytes_ns
+        costs.device_operation_ns + records_ns + kib * bytes_ns
     }
 }
 

@@ -20,8 +20,18 @@ pub struct Costs {
     pub copy_ns_per_kib: f64,
     /// One request of a client, whatever its size.
     pub request_ns: f64,
+    /// One request beyond that while others are in progress, or of a network client: it is a task of its own.
+    pub task_ns: f64,
+    /// One request that writes, beyond `request_ns`, until its data are dirty.
+    pub write_request_ns: f64,
     /// One operation of a device.
     pub device_operation_ns: f64,
+    /// One record that is read into the ARC, besides its bytes and the operation of the device.
+    pub read_record_ns: f64,
+    /// A KiB that a device reads, besides its checksum: the kernel, and memory.
+    pub read_ns_per_kib: f64,
+    /// A KiB that a device writes, besides its checksum and parity: the kernel, and memory.
+    pub write_ns_per_kib: f64,
     /// One record that a txg writes, besides its bytes: allocation, block pointers, and the blocks of metadata that hold them. 0 if
     /// it was not measured: then `device_operation_ns` is all that a write costs besides its bytes.
     pub written_record_ns: f64,
@@ -36,7 +46,12 @@ impl Default for Costs {
             parity_ns_per_kib: 100.0,
             copy_ns_per_kib: 250.0,
             request_ns: 25_000.0,
+            task_ns: 0.0,
+            write_request_ns: 0.0,
             device_operation_ns: 8_000.0,
+            read_record_ns: 0.0,
+            read_ns_per_kib: 0.0,
+            write_ns_per_kib: 0.0,
             written_record_ns: 0.0,
         }
     }

@@ -310,7 +310,12 @@ impl Description {
             ("costs.parity_ns_per_kib", costs.parity_ns_per_kib),
             ("costs.copy_ns_per_kib", costs.copy_ns_per_kib),
             ("costs.request_ns", costs.request_ns),
+            ("costs.task_ns", costs.task_ns),
+            ("costs.write_request_ns", costs.write_request_ns),
             ("costs.device_operation_ns", costs.device_operation_ns),
+            ("costs.read_record_ns", costs.read_record_ns),
+            ("costs.read_ns_per_kib", costs.read_ns_per_kib),
+            ("costs.write_ns_per_kib", costs.write_ns_per_kib),
             ("costs.written_record_ns", costs.written_record_ns),
         ];
         for (key, value) in each {

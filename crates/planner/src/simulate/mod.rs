@@ -163,6 +163,8 @@ impl Shared {
         let len = self.workload.operation_bytes;
         let costs = self.server.work.costs;
         let copy_ns = len as f64 / 1024.0 * costs.copy_ns_per_kib;
+        let is_task = self.workload.outstanding() > 1 || self.server_link.is_some();
+        let request_ns = costs.request_ns + if is_task { costs.task_ns } else { 0.0 };
         loop {
             let begun_ns = self.timer.now_ns();
             if begun_ns >= self.measured.1 {
@@ -173,13 +175,13 @@ impl Shared {
             let rq = Request::internal("load");
             if reads {
                 self.send(client, Way::ToServer, MESSAGE_BYTES).await;
-                self.work(costs.request_ns).await;
+                self.work(request_ns).await;
                 self.target.read(&rq, file, offset, len as usize).await?;
                 self.work(copy_ns).await;
                 self.send(client, Way::ToClient, MESSAGE_BYTES + len).await;
             } else {
                 self.send(client, Way::ToServer, MESSAGE_BYTES + len).await;
-                self.work(costs.request_ns + copy_ns).await;
+                self.work(request_ns + costs.write_request_ns + copy_ns).await;
                 let data = self.data(&mut rng);
                 self.target.write(&rq, file, offset, data, self.workload.stable).await?;
                 self.send(client, Way::ToClient, MESSAGE_BYTES).await;

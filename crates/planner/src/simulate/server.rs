@@ -224,9 +224,9 @@ impl Server {
         let payload = Arc::new(payload);
         let layout = spec.pool.layout;
         let payload_share = layout.data_disks() as f64 / layout.disks() as f64;
-        let written_ns_per_byte = spec.costs.written_record_ns * payload_share / spec.pool.record_bytes as f64;
+        let record_bytes = spec.pool.record_bytes as f64;
         let costs = spec.costs;
-        let work = Work { payload, processors, clients_first, write_processors, costs, written_ns_per_byte };
+        let work = Work { payload, processors, clients_first, write_processors, costs, record_bytes, payload_share };
         let work = Arc::new(work);
         let disks = Arc::<ModelDisks>::default();
         let parity = layout.parity_share();
