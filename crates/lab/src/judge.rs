@@ -166,8 +166,12 @@ fn sums(step: &Step, warnings: &mut Vec<Warning>) {
 /// Bytes read from disks, and the name of these disks: the server's if its counters are known, else those of this machine.
 fn delivered(step: &Step) -> Option<(&'static str, f64)> {
     if step.rounds.iter().any(|round| !round.server.is_empty()) {
-        let disks = step.rounds.iter().map(|round| round.server.get("read_bytes.disk").copied().unwrap_or_default());
-        return Some(("the server's disks", disks.map(|bytes| bytes as f64).sum()));
+        // What prefetch brought into the ARC was read from the disks before it was asked for.
+        let of =
+            |round: &crate::result::Round, source: &str| round.server.get(source).copied().unwrap_or_default() as f64;
+        let disks =
+            step.rounds.iter().map(|round| of(round, "read_bytes.disk") + of(round, "read_bytes.arc_prefetched"));
+        return Some(("the server's disks", disks.sum()));
     }
     known(step, |round| round.disk_read_bytes).map(|bytes| ("the disks", bytes))
 }
