@@ -39,6 +39,9 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const FIRST_IMPORT_TIME: Duration = Duration::from_secs(8);
 /// Time within which a daemon that was asked to stop has ended.
 const STOP_TIME: Duration = Duration::from_secs(40);
+/// Time within which a lock is expected to become free.
+const LOCKED_WITHIN: Duration = Duration::from_secs(3);
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The checked configuration.
 #[derive(Clone, Debug)]
@@ -229,6 +232,17 @@ fn nbd_tls(configuration: &Configuration, clock: &Clock) -> Result<Option<Tls>, 
     options.tls(clock, |why| Failure::failed(why.replace("--nbd-tls", "nbd_tls").replace("_tls-", "_tls_")))
 }
 
+/// Locks a file, within 3 s: the locks of a process that was killed end when the kernel has freed its memory.
+fn try_lock(file: &File) -> Result<(), TryLockError> {
+    let begun = std::time::Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCKED_WITHIN => std::thread::sleep(LOCK_INTERVAL),
+            done => return done,
+        }
+    }
+}
+
 /// Keeps other daemons out of the runtime and the state directory while it exists.
 struct OnlyDaemon(#[expect(dead_code, reason = "locked until they are closed")] Vec<File>);
 
@@ -246,7 +260,7 @@ impl OnlyDaemon {
                 File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(failed)?;
             // Who can open the file can lock it, and so keep the daemon from starting.
             file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
-            match file.try_lock() {
+            match try_lock(&file) {
                 Ok(()) => files.push(file),
                 Err(TryLockError::WouldBlock) => {
                     let why = format!("another daemon uses {}: stop it with 'weir daemon stop'", folder.display());
