@@ -359,7 +359,7 @@ pub(crate) fn freeing(engine: &Engine) -> Option<FreeingProgress> {
 /// The last scrub, if there was one.
 pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Refusal> {
     let is_at_work = host.is_scrubbing().map_err(|why| Refusal::new(RefusalKind::Pool, why))?;
-    let progress = host.engine().scrubs().progress(&Request::internal("scrub")).await?;
+    let progress = host.engine().scrubs().live_progress(&Request::internal("scrub")).await?;
     Ok(progress.map(|progress| ScrubProgress {
         is_running: progress.is_open() && !progress.is_paused() && is_at_work,
         is_finished: progress.is_finished(),
@@ -369,7 +369,7 @@ pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Ref
         repaired_bytes: progress.scan.processed_bytes,
         errors: progress.scan.errors,
         active_s: progress.active_s,
-        left_s: progress.left_s(),
+        left_s: progress.left_s,
     }))
 }
 

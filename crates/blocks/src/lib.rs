@@ -43,7 +43,7 @@ pub use error::BlockError;
 pub use fault_observer::{Bookmark, Fault, FaultObserver};
 pub use pipeline::{Blocks, CacheClass, ReadOptions};
 pub use reads::ReadHold;
-pub use scan_queue::{FoundBlock, ScanQueue};
+pub use scan_queue::{FoundBlock, FoundSums, ReadCosts, ScanQueue};
 pub use suspension::{FailMode, Suspension};
 pub use vdev::{Dtl, MAX_BLOCK_BYTES, Tree, TreeError, VdevKind, VdevSpec};
 pub use write::trim;

@@ -33,6 +33,48 @@ pub struct FoundBlock {
     pub pointer: BlockPointer,
 }
 
+/// Share of the rate of the outermost tracks that a disk with platters lacks on the innermost ones.
+const INNER_LOSS: f64 = 0.5;
+
+/// Relative time that the devices take to read blocks at their places: a disk with platters reads outer tracks faster than inner ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadCosts(
+    /// Allocatable bytes of each top-level vdev of which a device has platters.
+    pub BTreeMap<u32, u64>,
+);
+
+impl ReadCosts {
+    /// The allocated bytes of a block; as many more as fit into the time that its read takes on outer tracks.
+    pub fn of(&self, pointer: &BlockPointer) -> u64 {
+        let place = pointer.dva(0);
+        let bytes = pointer.asize_bytes();
+        let Some(size_bytes) = self.0.get(&place.vdev).filter(|size_bytes| **size_bytes > 0) else { return bytes };
+        let share = (place.offset_bytes as f64 / *size_bytes as f64).min(1.0);
+        (bytes as f64 / (1.0 - INNER_LOSS * share)) as u64
+    }
+}
+
+/// Sums over the blocks in the queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FoundSums {
+    /// Allocated bytes.
+    pub bytes: u64,
+    /// Their [`ReadCosts`].
+    pub cost: u64,
+}
+
+impl FoundSums {
+    fn add(&mut self, pointer: &BlockPointer, costs: &ReadCosts) {
+        self.bytes = self.bytes.saturating_add(pointer.asize_bytes());
+        self.cost = self.cost.saturating_add(costs.of(pointer));
+    }
+
+    fn subtract(&mut self, pointer: &BlockPointer, costs: &ReadCosts) {
+        self.bytes = self.bytes.saturating_sub(pointer.asize_bytes());
+        self.cost = self.cost.saturating_sub(costs.of(pointer));
+    }
+}
+
 /// The blocks that the scan of a pool has found. A pool has at most one scan.
 #[derive(Debug, Default)]
 pub struct ScanQueue {
@@ -47,6 +89,9 @@ pub struct ScanQueue {
 struct State {
     /// By top-level vdev and offset of the first copy.
     found: BTreeMap<u32, BTreeMap<u64, FoundBlock>>,
+    /// Sums over the found blocks.
+    sums: FoundSums,
+    costs: ReadCosts,
     /// The txgs in which blocks were freed lately, by the same.
     freed: BTreeMap<(u32, u64), Txg>,
     /// The last txg with frees.
@@ -94,15 +139,28 @@ impl ScanQueue {
         self.len() == 0
     }
 
+    /// Sums over the blocks.
+    pub fn sums(&self) -> FoundSums {
+        self.state.lock().sums
+    }
+
+    /// Takes out all blocks. Those that are added from now on have these costs.
+    pub fn restart(&self, costs: ReadCosts) {
+        self.clear();
+        self.state.lock().costs = costs;
+    }
+
     /// Adds a block that is stored on devices, unless it was freed. A block that is in the queue already stays there once.
     pub fn insert(&self, block: FoundBlock) {
         debug_assert!(!block.pointer.is_hole() && !block.pointer.is_embedded(), "the block is on no device");
         let place = block.pointer.dva(0);
-        let mut state = self.state.lock();
+        let state = &mut *self.state.lock();
         if state.freed.contains_key(&(place.vdev, place.offset_bytes)) {
             return;
         }
         let former = state.found.entry(place.vdev).or_default().insert(place.offset_bytes, block);
+        state.sums.add(&block.pointer, &state.costs);
+        former.iter().for_each(|former| state.sums.subtract(&former.pointer, &state.costs));
         self.count.fetch_add(usize::from(former.is_none()), Ordering::SeqCst);
     }
 
@@ -133,6 +191,7 @@ impl ScanQueue {
     pub fn clear(&self) {
         let mut state = self.state.lock();
         state.found.clear();
+        state.sums = FoundSums::default();
         self.count.store(0, Ordering::SeqCst);
     }
 
@@ -153,7 +212,8 @@ impl ScanQueue {
         if of_vdev.is_empty() {
             state.found.remove(&vdev);
         }
-        if removed.is_some() {
+        if let Some(removed) = &removed {
+            state.sums.subtract(&removed.pointer, &state.costs);
             let before = self.count.fetch_sub(1, Ordering::SeqCst);
             invariant!(before > 0, "more blocks leave the scan's queue than entered it");
         }
@@ -193,7 +253,11 @@ mod tests {
     #[test]
     fn blocks_leave_in_the_order_of_their_offsets() {
         let queue = queue(&[(0, 8192), (1, 4096), (0, 0), (0, 4096), (0, 8192)]);
-        assert_eq!(queue.len(), 4, "one was found twice");
+        assert_eq!(
+            (queue.len(), queue.sums()),
+            (4, FoundSums { bytes: 4 * 4096, cost: 4 * 4096 }),
+            "one was found twice"
+        );
         assert_eq!(drain(&queue), [(0, 0), (0, 4096), (0, 8192), (1, 4096)]);
         assert!(queue.is_empty());
     }
@@ -206,7 +270,23 @@ mod tests {
         for (vdev, offset) in [(0, 4096), (0, 4096), (7, 0)] {
             queue.freed(vdev, offset, Txg(9));
         }
-        assert_eq!((queue.len(), drain(&queue)), (2, vec![(0, 0), (1, 0)]));
+        assert_eq!((queue.len(), queue.sums().bytes, drain(&queue)), (2, 2 * 4096, vec![(0, 0), (1, 0)]));
+        assert_eq!(queue.sums(), FoundSums::default());
+    }
+
+    #[test]
+    fn inner_tracks_of_a_disk_with_platters_cost_twice_as_much() {
+        let queue = ScanQueue::default();
+        queue.restart(ReadCosts([(0, 1 << 20)].into()));
+        let cost = |places: &[(u32, u64)]| {
+            blocks(places).into_iter().for_each(|block| queue.insert(block));
+            queue.sums().cost
+        };
+        assert_eq!(cost(&[(0, 0)]), 4096);
+        assert_eq!(cost(&[(0, 1 << 20)]), 3 * 4096);
+        assert_eq!(cost(&[(1, 1 << 20)]), 4 * 4096, "no platters");
+        drain(&queue);
+        assert_eq!(queue.sums(), FoundSums::default());
     }
 
     /// A txg frees a block before a walk over the state before that txg finds it.

@@ -134,6 +134,7 @@ impl Synced<'_> {
         let space = space::load(rq, &mos, &tree).await?;
         let capacity = capacity::compute_space(rq, &mos, &tree, &space).await?;
         let uberblock = synced.uberblock.clone();
+        let live_scan = self.engine.scrubs().live_counts(rq, &mos).await?;
         let pool = Pool {
             machine: self.engine.machine.clone(),
             config,
@@ -142,6 +143,7 @@ impl Synced<'_> {
             state,
             suspended: self.engine.devices().suspended_because().map(|why| why.to_string()),
             unlogged_errors: self.engine.lost_blocks.unlogged(),
+            live_scan,
             states,
             newest_txg: uberblock.txg,
             uberblock,

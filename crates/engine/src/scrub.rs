@@ -32,14 +32,15 @@ use super::resilver::{RESILVER, ResilverTask, Resume, Revisits};
 use super::{Scrubs, TxgSync};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
-use weir_blocks::Class;
+use weir_blocks::{Class, FoundSums};
 use weir_dmu::zap::{self, NewZap};
+use weir_dsl::sync_tasks::history;
 use weir_format::dsl::{ScanPhys, pool as names};
 use weir_format::{ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::Request;
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
-use weir_pool::scan_status::{PAUSED, PLACE};
+use weir_pool::scan_status::{LiveScan, PAUSED, PAUSED_AT, PLACE, average_left_s};
 use weir_pool::walk::Position;
 
 const SCRUB: u64 = 1;
@@ -122,6 +123,8 @@ pub struct Progress {
     pub resume: Resume,
     /// Datasets that a resilver visits again.
     pub revisits: Revisits,
+    /// Estimated remaining seconds; `None` before a rate is known.
+    pub left_s: Option<u64>,
 }
 
 impl Progress {
@@ -158,23 +161,48 @@ impl Progress {
     pub fn is_finished(&self) -> bool {
         matches!(self.scan.func, SCRUB | RESILVER) && self.scan.state == FINISHED
     }
-
-    /// Estimated remaining seconds at the average rate so far; `None` before a rate is known.
-    pub fn left_s(&self) -> Option<u64> {
-        let left = self.scan.to_examine_bytes.saturating_sub(self.scan.examined_bytes);
-        let known = self.active_s >= 1 && self.scan.examined_bytes > 0;
-        known.then(|| (u128::from(left) * u128::from(self.active_s) / u128::from(self.scan.examined_bytes)) as u64)
-    }
 }
 
 impl Scrubs<'_> {
-    /// The last scrub, if there was one.
+    /// The last scrub as the MOS records it, if there was one.
     ///
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn progress(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
         let synced = self.engine.synced().state(rq).await?;
         scrub_in(rq, &Mos { set: synced.mos.clone() }).await
+    }
+
+    /// The last scrub with the counts that this process has beyond its record.
+    ///
+    /// # Errors
+    /// Errors of reading the MOS.
+    pub async fn live_progress(&self, rq: &Request) -> Result<Option<Progress>, PoolError> {
+        Ok(self.progress(rq).await?.map(|recorded| self.live(&recorded).unwrap_or(recorded)))
+    }
+
+    /// A recorded scan with the counts that this process has beyond its record; `None` if it has none.
+    fn live(&self, recorded: &Progress) -> Option<Progress> {
+        let repaired_bytes = pass::repaired_bytes(self.engine);
+        self.engine.scan.live(recorded, self.engine.machine.clock.now(), repaired_bytes, self.queued())
+    }
+
+    /// Counts of the scan that a MOS records, if it is in progress in this process.
+    pub(crate) async fn live_counts(&self, rq: &Request, mos: &Mos) -> Result<Option<LiveScan>, PoolError> {
+        let live = scrub_in(rq, mos).await?.and_then(|recorded| self.live(&recorded));
+        Ok(live.map(|Progress { scan, active_s, left_s, .. }| LiveScan {
+            examined: scan.examined_bytes,
+            queued: self.queued().bytes,
+            processed: scan.processed_bytes,
+            errors: scan.errors,
+            active_s,
+            left_s,
+        }))
+    }
+
+    /// Sums over the blocks that the scan has found and not read.
+    fn queued(&self) -> FoundSums {
+        self.engine.cache.blocks().scan_queue().map_or_else(|_| FoundSums::default(), |queue| queue.sums())
     }
 }
 
@@ -190,7 +218,9 @@ pub(crate) async fn scrub_in(rq: &Request, mos: &Mos) -> Result<Option<Progress>
     let ahead = is_ahead.then(|| Counts { examined_bytes: word(RECORD_WORDS), errors: word(RECORD_WORDS + 1) });
     let fixed = RECORD_WORDS + if is_ahead { COUNTS_WORDS } else { 0 };
     let revisits = Revisits::of_words(own.get(fixed..).unwrap_or_default());
-    Ok(Some(Progress { scan, place, ahead, active_s: word(2), resume, revisits }))
+    let active_s = word(2);
+    let left_s = average_left_s(scan.to_examine_bytes, scan.examined_bytes, active_s);
+    Ok(Some(Progress { scan, place, ahead, active_s, resume, revisits, left_s }))
 }
 
 impl Scrubs<'_> {
@@ -231,6 +261,7 @@ impl Scrubs<'_> {
                     }
                     progress.scan.flags |= PAUSED;
                     syncing.put_scrub(&progress).await?;
+                    syncing.put_paused_at().await?;
                     syncing.engine.scan.interrupt();
                     syncing.engine.events.post(PoolEvent::ScrubPaused, |_| {});
                     Ok(())
@@ -344,6 +375,8 @@ impl TxgSync<'_> {
         self.core.returns_scanned = self.engine.returns.load(Ordering::SeqCst);
         self.engine.scan.unrecorded_ns.store(0, Ordering::SeqCst);
         let resume = Resume { began: self.change.txg(), ..Resume::default() };
+        let text = format!("func={func} mintxg={} maxtxg={}", after.0, last.0);
+        self.log_scan("scan setup", &text).await;
         Ok(Progress {
             scan,
             place: Position::default(),
@@ -351,6 +384,7 @@ impl TxgSync<'_> {
             active_s: 0,
             resume,
             revisits: Revisits::default(),
+            left_s: None,
         })
     }
 
@@ -378,6 +412,11 @@ impl TxgSync<'_> {
         Ok(zap::put_words(rq, mos, tx, DIRECTORY, PLACE, &own).await?)
     }
 
+    async fn put_paused_at(&self) -> Result<(), PoolError> {
+        let change = &self.change;
+        Ok(zap::put_word(change.rq, &change.mos, change.tx, DIRECTORY, PAUSED_AT, self.now_s()).await?)
+    }
+
     pub(crate) async fn end_scrub(&mut self, mut progress: Progress, state: u64) -> Result<(), PoolError> {
         let rq = self.change.rq;
         let tx = self.change.tx;
@@ -389,6 +428,8 @@ impl TxgSync<'_> {
         progress.scan.flags &= !PAUSED;
         progress.scan.state = state;
         progress.scan.end_time_s = self.now_s();
+        let what = if state == FINISHED { "scan done" } else { "scan cancelled" };
+        self.log_scan(what, &format!("errors={}", progress.scan.errors)).await;
         self.engine.scan.interrupt();
         if progress.is_resilver() {
             return ResilverTask(self).end(progress, state == FINISHED).await;
@@ -409,6 +450,13 @@ impl TxgSync<'_> {
         let event = if state == FINISHED { PoolEvent::ScrubFinish } else { PoolEvent::ScrubAbort };
         self.engine.events.post(event, |_| {});
         Ok(())
+    }
+
+    /// Appends to the pool's history. A scan does not depend on that: a failure is logged.
+    async fn log_scan(&mut self, what: &str, text: &str) {
+        if let Err(error) = history::log_pool(&mut self.change, what, text).await {
+            tracing::warn!("the pool's history lacks '{what} {text}': {error}");
+        }
     }
 
     /// Removes an unreferenced object; logs a failure and leaks the object.

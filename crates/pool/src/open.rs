@@ -19,6 +19,7 @@ use crate::error::PoolError;
 use crate::features::{self, Features};
 use crate::mos::Mos;
 use crate::scan::{Device, Scan, scan};
+use crate::scan_status::LiveScan;
 use crate::space::{self, Space};
 use crate::space_map_loader::SpaceMapIndex;
 use crate::status::{self, States, VdevState};
@@ -112,6 +113,8 @@ pub struct Pool {
     pub suspended: Option<String>,
     /// Lost blocks that the process that has the pool open found, with their births, and that are not in the error log yet.
     pub unlogged_errors: Vec<(Bookmark, Txg)>,
+    /// Counts of the scan that the process that has the pool open carries out.
+    pub live_scan: Option<LiveScan>,
     /// States of the vdevs by GUID.
     pub states: States,
     /// The uberblock in use.
@@ -250,6 +253,7 @@ impl Pool {
             state,
             suspended: None,
             unlogged_errors: Vec::new(),
+            live_scan: None,
             states,
             uberblock: opened.uberblock,
             newest_txg,

@@ -1,5 +1,4 @@
 //! Status of scrub and resilver, of removals and RAID-Z expansions, and of the checkpoint.
-//! checkpoint.
 //!
 //! Each has a record in the MOS: `scan` and `com.delphix:removing` are arrays of words in the directory, an expansion
 //! is in the ZAP of its vdev, the checkpoint is an uberblock.
@@ -59,6 +58,8 @@ impl Stage {
 pub const PLACE: &str = "org.weir:scrub";
 /// Flag in `scan`: paused (`DSF_SCRUB_PAUSED`).
 pub const PAUSED: u64 = 2;
+/// When Weir paused a scrub last, beside `scan` in the MOS: seconds since 1970. OpenZFS keeps this in memory only.
+pub const PAUSED_AT: &str = "org.weir:scrub_paused";
 
 /// The last scrub or resilver. Times in seconds since 1970, sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct Scan {
     pub end_s: u64,
     pub to_examine: u64,
     pub examined: u64,
+    /// Bytes of blocks that were found: examined, or queued to be read.
+    pub found: u64,
     /// Examined bytes that needed no read.
     pub skipped: u64,
     /// Bytes that were repaired or written to the new device.
@@ -78,8 +81,33 @@ pub struct Scan {
     pub errors: u64,
     /// Whether it is paused until it is started again.
     pub paused: bool,
+    /// When it was paused; 0 if it is not, or that is not known.
+    pub paused_s: u64,
     /// Seconds that Weir spent on it; 0 if another program runs it.
     pub active_s: u64,
+    /// Estimated remaining seconds; `None` before a rate is known.
+    pub left_s: Option<u64>,
+}
+
+/// Estimated remaining seconds of a scan at its average rate; `None` before a rate is known.
+pub fn average_left_s(to_examine: u64, examined: u64, active_s: u64) -> Option<u64> {
+    let left = u128::from(to_examine.saturating_sub(examined)) * u128::from(active_s);
+    let seconds = (active_s >= 1).then(|| left.checked_div(u128::from(examined))).flatten();
+    seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX))
+}
+
+/// Counts of a scan in progress that are ahead of its record in the MOS, which is written every few seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct LiveScan {
+    pub examined: u64,
+    /// Bytes of blocks that were found and are not read yet.
+    pub queued: u64,
+    pub processed: u64,
+    pub errors: u64,
+    pub active_s: u64,
+    /// Estimated remaining seconds; `None` before a rate is known.
+    pub left_s: Option<u64>,
 }
 
 /// The last removal of a top-level vdev.
@@ -127,8 +155,9 @@ pub async fn last_scan(pool: &Pool, rq: &Request) -> Result<Option<Scan>, PoolEr
     // 1 is a scrub, 2 a resilver.
     let (1 | 2, Some(stage)) = (word(0), Stage::from_word(word(1))) else { return Ok(None) };
     let own = pool.mos.named_words(rq, PLACE).await?.unwrap_or_default();
-    Ok(Some(Scan {
-        paused: word(23) & PAUSED != 0,
+    let mut scan = Scan {
+        paused: stage == Stage::Running && word(23) & PAUSED != 0,
+        paused_s: 0,
         active_s: own.get(2).copied().unwrap_or(0),
         resilver: word(0) == 2,
         stage,
@@ -136,10 +165,28 @@ pub async fn last_scan(pool: &Pool, rq: &Request) -> Result<Option<Scan>, PoolEr
         end_s: word(8),
         to_examine: word(9),
         examined: word(10),
+        found: word(10),
         skipped: word(11),
         processed: word(12),
         errors: word(13),
-    }))
+        left_s: None,
+    };
+    scan.left_s = average_left_s(scan.to_examine, scan.examined, scan.active_s);
+    if scan.paused {
+        let paused = pool.mos.named_words(rq, PAUSED_AT).await?.unwrap_or_default();
+        // Another program may have continued it since, and paused it again: the position then has other counts than the scan.
+        let is_of = |time_s: &&u64| **time_s >= scan.start_s && own.get(5) == Some(&scan.examined);
+        scan.paused_s = paused.first().filter(is_of).copied().unwrap_or(0);
+    }
+    if let Some(live) = pool.live_scan {
+        scan.examined = live.examined;
+        scan.found = live.examined.saturating_add(live.queued);
+        scan.processed = live.processed;
+        scan.errors = live.errors;
+        scan.active_s = live.active_s;
+        scan.left_s = live.left_s;
+    }
+    Ok(Some(scan))
 }
 
 /// Returns the last removal of a top-level vdev.

@@ -15,7 +15,7 @@ export async function load() {
 export function scanText(scan, now) {
   if (!scan) return "no scrub yet";
   const what = scan.function === "RESILVER" ? "resilver" : "scrub";
-  const percent = scan.to_examine > 0 ? Math.min(100, (100 * scan.examined) / scan.to_examine) : 100;
+  const percent = scan.to_examine > 0 ? Math.min(100, (100 * scan.issued) / scan.to_examine) : 100;
   const errors = `${scan.errors} errors`;
   if (scan.state === "FINISHED") {
     return `${what} ended ${timeOf(scan.end_time)} after ${lengthOf(scan.end_time - scan.start_time)}, ${scaled(scan.processed, "bytes")} repaired, ${errors}`;
@@ -24,8 +24,8 @@ export function scanText(scan, now) {
   const part = `${what} ${percent.toFixed(1)} % of ${scaled(scan.to_examine, "bytes")}, ${errors}`;
   if (scan.scrub_pause) return `${part}; paused`;
   const ran = now / 1000 - scan.start_time - (scan.scrub_spent_paused ?? 0);
-  if (scan.examined <= 0 || ran < 1) return `${part}; the time left is not known yet`;
-  return `${part}; ${lengthOf(((scan.to_examine - scan.examined) * ran) / scan.examined)} left at the rate so far`;
+  if (scan.issued <= 0 || ran < 1) return `${part}; the time left is not known yet`;
+  return `${part}; ${lengthOf(((scan.to_examine - scan.issued) * ran) / scan.issued)} left at the rate so far`;
 }
 
 const isRunning = (scan) => scan?.state === "SCANNING" && !scan.scrub_pause;
@@ -117,7 +117,7 @@ function cardOf(pool, size, now, why) {
     pool.status && h("p", {}, pool.status),
     pool.action && h("p", { class: "advice" }, pool.action),
     h("p", { class: "scan" }, scanText(scan, now), scan?.state === "SCANNING" && scan.to_examine > 0 &&
-      h("progress", { max: scan.to_examine, value: Math.min(scan.examined, scan.to_examine), "aria-label": `Progress on ${name}` })),
+      h("progress", { max: scan.to_examine, value: Math.min(scan.issued, scan.to_examine), "aria-label": `Progress on ${name}` })),
     pool.error_count > 0 && h("p", { class: "problem" }, `${pool.error_count} blocks could not be read: zpool status -v ${name} lists the files`),
     h("p", { class: "buttons" },
       isRunning(scan) && scan.function === "SCRUB" ? [scrub("Pause", "Pause the scrub", "pause"), scrub("Stop", "Stop the scrub", "stop")]

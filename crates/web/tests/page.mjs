@@ -150,10 +150,10 @@ const vdevs = await import("../page/vdevs.js");
 const { jobOf, progressText, workOf } = await import("../page/alerts.js");
 
 test("a scan has the time left at its rate so far, and says what is not known", () => {
-  const scan = { function: "SCRUB", state: "SCANNING", start_time: 1000, to_examine: 400, examined: 100, errors: 0, scrub_pause: 0 };
+  const scan = { function: "SCRUB", state: "SCANNING", start_time: 1000, to_examine: 400, issued: 100, errors: 0, scrub_pause: 0 };
   assert.match(pools.scanText(scan, 1_100_000), /^scrub 25\.0 % of 400 B, 0 errors; 5 min 0 s left at the rate so far$/);
   assert.match(pools.scanText({ ...scan, scrub_pause: 1090 }, 1_100_000), /; paused$/);
-  assert.match(pools.scanText({ ...scan, examined: 0 }, 1_100_000), /; the time left is not known yet$/);
+  assert.match(pools.scanText({ ...scan, issued: 0 }, 1_100_000), /; the time left is not known yet$/);
   assert.match(pools.scanText({ ...scan, function: "RESILVER", state: "FINISHED", end_time: 1060, processed: 2048 }, 0), /^resilver ended .* after 1 min 0 s, 2\.00 KiB repaired, 0 errors$/);
   assert.equal(pools.scanText(undefined, 0), "no scrub yet");
 });

@@ -116,16 +116,25 @@ pub struct ScanStatus {
     pub stage: ScanStage,
     /// Whether it is paused until it is started again.
     pub paused: bool,
+    /// When it was paused; 0 if it is not, or that is not known.
+    #[serde(default)]
+    pub paused_s: u64,
     /// Time of its start.
     pub start_s: u64,
     /// Time of its end; 0 while it is in progress.
     pub end_s: u64,
     /// Seconds that Weir spent on it; 0 if another program runs it.
     pub active_s: u64,
+    /// Estimated remaining seconds; `None` before a rate is known.
+    #[serde(default)]
+    pub left_s: Option<u64>,
     /// Bytes to examine.
     pub to_examine_bytes: u64,
     /// Bytes that were examined.
     pub examined_bytes: u64,
+    /// Bytes of blocks that were found: examined, or queued to be read.
+    #[serde(default)]
+    pub found_bytes: u64,
     /// Examined bytes that needed no read.
     pub skipped_bytes: u64,
     /// Bytes that were repaired, or written to the new device.
@@ -445,11 +454,14 @@ impl From<scan_status::Scan> for ScanStatus {
             resilver: scan.resilver,
             stage: scan.stage.into(),
             paused: scan.paused,
+            paused_s: scan.paused_s,
             start_s: scan.start_s,
             end_s: scan.end_s,
             active_s: scan.active_s,
+            left_s: scan.left_s,
             to_examine_bytes: scan.to_examine,
             examined_bytes: scan.examined,
+            found_bytes: scan.found,
             skipped_bytes: scan.skipped,
             processed_bytes: scan.processed,
             errors: scan.errors,

@@ -117,6 +117,11 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
+    /// Whether the disk has platters, as far as that is known.
+    pub fn has_platters(&self) -> bool {
+        self.disk.get().is_some_and(|disk| disk.queue.disk.geometry().rotational)
+    }
+
     /// A leaf without a disk, that lacks the writes of the txgs in `dtl`.
     pub fn new(guid: u64, name: String, dtl: Dtl, notifier: &FaultNotifier, clock: &Clock) -> Self {
         let writes = LeafWrites::new(dtl, clock);

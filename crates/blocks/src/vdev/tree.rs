@@ -28,6 +28,7 @@ use super::{
 use crate::alloc::Sizing;
 use crate::error::BlockError;
 use crate::fault_observer::{FaultNotifier, FaultObserver};
+use crate::scan_queue::ReadCosts;
 use crate::suspension::Suspension;
 use arc_swap::ArcSwap;
 use futures_channel::oneshot;
@@ -462,6 +463,18 @@ impl Tree {
         let tops = self.version();
         let sizes = tops.iter().map(|top| Some(top.asize_bytes).filter(|bytes| *bytes > 0));
         sizes.sum()
+    }
+
+    /// Relative time that reads take at places of the devices.
+    pub fn read_costs(&self) -> ReadCosts {
+        let tops = self.version();
+        let has_platters = |top: &Top| {
+            let mut has = false;
+            top.vdev.each_leaf(&mut |leaf| has |= leaf.has_platters());
+            has
+        };
+        let rotating = (0..).zip(tops.iter()).filter(|(_, top)| has_platters(top));
+        ReadCosts(rotating.map(|(index, top)| (index, top.asize_bytes)).collect())
     }
 
     /// Number of top-level vdevs.

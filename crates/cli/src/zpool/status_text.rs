@@ -171,7 +171,11 @@ fn scan_text(scan: &ScanStatus) -> String {
         }
         ScanStage::Canceled => format!("{what} canceled on {}", date_and_time(scan.end_s)),
         ScanStage::Running if scan.paused => {
-            format!("{what} paused\n\t{what} started on {}", date_and_time(scan.start_s))
+            let since = match scan.paused_s {
+                0 => String::new(),
+                time_s => format!(" since {}", date_and_time(time_s)),
+            };
+            format!("{what} paused{since}\n\t{what} started on {}", date_and_time(scan.start_s))
         }
         ScanStage::Running => format!("{what} in progress since {}", date_and_time(scan.start_s)),
     };
@@ -179,23 +183,28 @@ fn scan_text(scan: &ScanStatus) -> String {
     format!("  scan: {line}\n{running}")
 }
 
-/// Progress of a scrub or resilver, as OpenZFS says it (`print_scan_scrub_resilver_status`): Weir reads each block when it comes to it,
-/// so that all that is scanned is issued. Other than there, the time left is stated at any rate.
+/// Progress of a scrub or resilver, as OpenZFS says it (`print_scan_scrub_resilver_status`): blocks that were found are scanned, and
+/// those that were also read are issued. Other than there, the time left is stated at any rate.
 fn running_text(scan: &ScanStatus) -> String {
     let all = human_size(scan.to_examine_bytes);
-    let examined = human_size(scan.examined_bytes);
-    let rate = scan.examined_bytes.checked_div(scan.active_s).filter(|rate| *rate > 0 && !scan.paused);
-    let at = rate.map(|rate| format!(" at {}/s", human_size(rate))).unwrap_or_default();
-    let left = scan.to_examine_bytes.saturating_sub(scan.examined_bytes);
-    let left = match rate {
+    let found = scan.found_bytes.max(scan.examined_bytes);
+    let rate_of = |bytes: u64| bytes.checked_div(scan.active_s).filter(|rate| *rate > 0 && !scan.paused);
+    let part_of = |bytes: u64| {
+        let at = rate_of(bytes).map(|rate| format!(" at {}/s", human_size(rate))).unwrap_or_default();
+        (human_size(bytes), at)
+    };
+    let ((found, found_at), (issued, issued_at)) = (part_of(found), part_of(scan.examined_bytes));
+    let left = match scan.left_s {
         _ if scan.paused => String::new(),
-        Some(rate) => format!(", {} to go", duration(left / rate)),
+        Some(left_s) => format!(", {} to go", duration(left_s)),
         None => ", no estimated completion time".to_owned(),
     };
     let part = percent(scan.examined_bytes, scan.to_examine_bytes).min(100.0);
     let done = human_size(scan.processed_bytes);
     let did = if scan.resilver { "resilvered" } else { "repaired" };
-    format!("\t{examined} / {all} scanned{at}, {examined} / {all} issued{at}\n\t{done} {did}, {part:.2}% done{left}\n")
+    format!(
+        "\t{found} / {all} scanned{found_at}, {issued} / {all} issued{issued_at}\n\t{done} {did}, {part:.2}% done{left}\n"
+    )
 }
 
 /// A removal, as OpenZFS says it (`print_removal_status`).
@@ -288,11 +297,14 @@ mod tests {
         resilver: false,
         stage: ScanStage::Running,
         paused: false,
+        paused_s: 0,
         start_s: 0,
         end_s: 0,
         active_s: 10,
+        left_s: Some(30),
         to_examine_bytes: 4 << 30,
         examined_bytes: 1 << 30,
+        found_bytes: 2 << 30,
         skipped_bytes: 0,
         processed_bytes: 0,
         errors: 3,
@@ -302,15 +314,18 @@ mod tests {
     fn a_scrub_in_progress_has_openzfs_lines() {
         assert_eq!(
             running_text(&SCRUB),
-            "\t1G / 4G scanned at 102M/s, 1G / 4G issued at 102M/s\n\t0B repaired, 25.00% done, 00:00:30 to go\n"
+            "\t2G / 4G scanned at 205M/s, 1G / 4G issued at 102M/s\n\t0B repaired, 25.00% done, 00:00:30 to go\n"
         );
-        let begins = ScanStatus { resilver: true, active_s: 0, examined_bytes: 0, ..SCRUB };
+        let begins =
+            ScanStatus { resilver: true, active_s: 0, left_s: None, examined_bytes: 0, found_bytes: 0, ..SCRUB };
         let text = "\t0B / 4G scanned, 0B / 4G issued\n\t0B resilvered, 0.00% done, no estimated completion time\n";
         assert_eq!(running_text(&begins), text);
         let paused = running_text(&ScanStatus { paused: true, ..SCRUB });
-        assert_eq!(paused, "\t1G / 4G scanned, 1G / 4G issued\n\t0B repaired, 25.00% done\n");
+        assert_eq!(paused, "\t2G / 4G scanned, 1G / 4G issued\n\t0B repaired, 25.00% done\n");
+        let text = scan_text(&ScanStatus { paused: true, paused_s: 60, ..SCRUB });
+        assert!(text.starts_with("  scan: scrub paused since Thu Jan  1 "), "{text}");
         // Blocks that were written during the scrub are read too.
-        let more = running_text(&ScanStatus { examined_bytes: 5 << 30, ..SCRUB });
+        let more = running_text(&ScanStatus { examined_bytes: 5 << 30, left_s: Some(0), ..SCRUB });
         assert!(more.contains("100.00% done, 00:00:00 to go"), "{more}");
     }
 }

@@ -126,7 +126,7 @@ async fn left_bytes(engine: &Engine, activity: Activity, is_active: bool) -> Res
             Some(engine.rebuilds().left_bytes().await?)
         }
         Activity::Resilver | Activity::Scrub | Activity::Replace => {
-            let progress = engine.scrubs().progress(&Request::internal("wait")).await?;
+            let progress = engine.scrubs().live_progress(&Request::internal("wait")).await?;
             progress.map(|found| found.scan.to_examine_bytes.saturating_sub(found.scan.examined_bytes))
         }
         _ => None,

@@ -241,13 +241,14 @@ fn c14_the_history_has_imports_and_internal_events() {
     let commands = lab.ok("zpool history p");
     assert!(commands.contains(" zpool import p\n") && !commands.contains("[txg:"), "{commands}");
     assert!(commands.contains(" zpool export p\n"), "{commands}");
-    for command in ["zpool scrub p", "zpool clear p", "zpool reopen p"] {
+    for command in ["zpool scrub -w p", "zpool clear p", "zpool reopen p"] {
         lab.ok(command);
         let lines = lab.ok("zpool history p");
         assert_eq!(lines.matches(&format!(" {command}\n")).count(), 1, "{command}: {lines}");
     }
     let all = lab.ok("zpool history -i p");
     assert!(all.contains("] create p/a (") && !all.contains("unknown"), "{all}");
+    assert!(all.contains("] scan setup func=1 mintxg=0 maxtxg=") && all.contains("] scan done errors=0\n"), "{all}");
 }
 
 /// A device is replaced, and the new one disappears before the resilver.

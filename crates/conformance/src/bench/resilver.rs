@@ -18,7 +18,7 @@ use crate::{JudgeError, wrong};
 use std::path::Path;
 use weir_planner::hardware::drive::DriveSpec;
 use weir_planner::hardware::flash::FlashSpec;
-use weir_planner::simulate::replacement::{Replacement, simulate_replacement};
+use weir_planner::simulate::replacement::{Record, Replacement, simulate_replacement};
 use weir_planner::simulate::server::{CacheDeviceSpec, PoolSpec, ServerSpec, VdevLayout};
 use weir_planner::simulate::simulate;
 use weir_planner::simulate::workload::{Order, Workload};
@@ -46,11 +46,13 @@ const LIMITED: FlashSpec = FlashSpec {
     write_mb_s: LIMITED_MB_S,
     read_us: 100.0,
     write_us: 100.0,
+    read_us_per_kib: 0.0,
     channels: 8,
     buffer_gb: 0.0,
     sustained_mb_s: LIMITED_MB_S,
     random_amplification: 1.0,
     flush_us: 100.0,
+    mixed_mb_s: 0.0,
 };
 
 /// A layout, and the share of its raw space that data takes with records of 128 KiB and 8 KiB (sectors of 4 KiB).
@@ -164,6 +166,10 @@ fn rates(done: &Replacement) -> (f64, f64) {
     (megabytes / done.seconds, megabytes / done.sequential_seconds)
 }
 
+fn stated(record: &Record) -> String {
+    record.left_s.map_or_else(|| "no".to_owned(), |left| left.to_string())
+}
+
 /// How far the stated time left was from the real one, from the first tenth on.
 fn time_left(done: &Replacement, about: &str, report: &mut Report) {
     let records = done.records.iter().filter(|record| record.examined_share >= 0.1);
@@ -173,6 +179,21 @@ fn time_left(done: &Replacement, about: &str, report: &mut Report) {
         (real >= LEAST_LEFT_S).then_some((off, record, real))
     });
     let deviations: Vec<_> = deviations.collect();
+    let mut tenths = 0;
+    for (off, record, real) in &deviations {
+        // A line for each tenth of the bytes.
+        let tenth = (record.examined_share * 10.0) as u32;
+        if std::mem::replace(&mut tenths, tenth) == tenth {
+            continue;
+        }
+        line(&format!(
+            "  {:>3.0} % of the bytes after {:>4.0} s: {} s stated, {real:.0} s left ({:.0} %)",
+            record.examined_share * 100.0,
+            record.seconds,
+            stated(record),
+            off * 100.0
+        ));
+    }
     let name = format!("{about}: time left, worst of {}", deviations.len());
     let worst = deviations.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((off, record, real)) = worst else { return report.fail(&name, &["no time was stated".to_owned()]) };
@@ -180,7 +201,7 @@ fn time_left(done: &Replacement, about: &str, report: &mut Report) {
         "off by {:.0} %, at most {:.0} %: {} s stated after {:.0} s and {:.0} % of the bytes, {real:.0} s left",
         off * 100.0,
         TIME_LEFT * 100.0,
-        record.left_s.map_or_else(|| "no".to_owned(), |left| left.to_string()),
+        stated(record),
         record.seconds,
         record.examined_share * 100.0
     );

@@ -8,7 +8,7 @@
 //! The position is recorded when the queue is empty: everything before it was read then. Until then, [`Progress::ahead`] has the
 //! counts at the recorded position, where a process that does not have the queue begins again.
 
-use super::control::ScanControl;
+use super::control::{ScanControl, Unrecorded};
 use super::{Counts, FINISHED, Progress, ScanLimits};
 use crate::error_log::ErrorLogTask;
 use crate::resilver::{ResilverTask, Resume};
@@ -18,10 +18,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_blocks::fault_observer::Bookmark;
-use weir_blocks::{BlockError, ScanQueue, Tree};
+use weir_blocks::{BlockError, ReadCosts, ScanQueue, Tree};
 use weir_format::dsl::{DslDataset, pool as names};
 use weir_format::{BlockPointer, ObjectType, ObjsetId, Txg};
-use weir_machine::lock::{Mutex, order};
 use weir_machine::{Clock, Nanos, Request};
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
@@ -32,16 +31,6 @@ use weir_pool::walk::{Claim, Position, Prove, Root, Visit, VisitPosition, Walk};
 const RESCAN_BIT: u64 = 1 << 63;
 /// Nanoseconds of a second.
 const NS_PER_S: i64 = 1_000_000_000;
-/// Maximum errors that are recorded at a time.
-const MAX_ERRORS: usize = 10_000;
-
-/// Counts of a pass that are not recorded yet.
-#[derive(Debug, Default)]
-struct Counted {
-    examined_bytes: u64,
-    errors: Vec<(VisitPosition, Txg)>,
-    error_count: u64,
-}
 
 /// Visitor of the blocks of a pass.
 struct ScanPass<'a> {
@@ -50,7 +39,7 @@ struct ScanPass<'a> {
     until: Option<Nanos>,
     max_bytes: u64,
     examined_bytes: u64,
-    counted: Arc<Mutex<Counted, { order::SCAN_COUNTS }>>,
+    costs: ReadCosts,
     control: &'a ScanControl,
     /// The interrupts before the pass.
     interrupts: u64,
@@ -61,7 +50,7 @@ struct ScanPass<'a> {
 impl Visit for ScanPass<'_> {
     fn block(&mut self, _at: &VisitPosition, bp: &BlockPointer) -> bool {
         self.examined_bytes += bp.asize_bytes();
-        self.counted.lock().examined_bytes += bp.asize_bytes();
+        self.control.count_examined(bp.asize_bytes(), self.costs.of(bp));
         false
     }
 
@@ -71,14 +60,10 @@ impl Visit for ScanPass<'_> {
         self.keeps.iter().for_each(|tree| {
             tree.resilvering().keep_missing(bp.birth(), bp.level() > 0 || bp.object_type().is_metadata())
         });
-        let mut counted = self.counted.lock();
-        counted.error_count += 1;
-        if counted.errors.len() < MAX_ERRORS {
-            // The error log has the root block of an object set under `ROOT_LEVEL`, as readers report it.
-            let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
-            let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
-            counted.errors.push((VisitPosition { level, ..*at }, bp.physical_birth()));
-        }
+        // The error log has the root block of an object set under `ROOT_LEVEL`, as readers report it.
+        let is_root = bp.object_type() == ObjectType::OBJSET && at.level >= 0;
+        let level = if is_root { Bookmark::ROOT_LEVEL as i8 } else { at.level };
+        self.control.count_error(VisitPosition { level, ..*at }, bp.physical_birth());
     }
 
     fn enough(&self) -> bool {
@@ -108,11 +93,16 @@ pub(crate) struct ScanCycle {
 
 impl ScanCycle {
     /// The cycle that this process has begun at the recorded position of a scan, or a new one, and whether it is new.
-    fn continued(begun: Option<ScanCycle>, scan: &Progress, queue: &ScanQueue) -> (Self, bool) {
+    fn continued(
+        begun: Option<ScanCycle>,
+        scan: &Progress,
+        queue: &ScanQueue,
+        costs: impl FnOnce() -> ReadCosts,
+    ) -> (Self, bool) {
         if let Some(cycle) = begun.filter(|cycle| cycle.of.is_of(scan) && cycle.of.place == scan.place) {
             return (cycle, false);
         }
-        queue.clear();
+        queue.restart(costs());
         (ScanCycle { of: scan.clone(), found_to: Some(scan.place), is_reading: false, has_late: false }, true)
     }
 
@@ -138,7 +128,7 @@ struct Part {
     of: Progress,
     /// Whether the part began at the recorded position: what other processes read behind it is read again.
     is_first: bool,
-    counted: Counted,
+    counted: Unrecorded,
     reached: Reached,
     repaired_bytes: u64,
     /// Devices could not be given blocks, or may have dropped them.
@@ -150,7 +140,6 @@ struct Recorder<'a> {
     scrubs: Scrubs<'a>,
     of: &'a Progress,
     is_first: bool,
-    counted: Arc<Mutex<Counted, { order::SCAN_COUNTS }>>,
     /// Bytes that were repaired since the pool was opened, up to the last part.
     repaired_bytes: u64,
     /// End of the last part.
@@ -171,7 +160,7 @@ impl Recorder<'_> {
         let part = Part {
             of: self.of.clone(),
             is_first: std::mem::take(&mut self.is_first),
-            counted: std::mem::take(&mut *self.counted.lock()),
+            counted: engine.scan.take_unrecorded(),
             reached,
             repaired_bytes: repaired_bytes.saturating_sub(std::mem::replace(&mut self.repaired_bytes, repaired_bytes)),
             unrepaired,
@@ -180,13 +169,14 @@ impl Recorder<'_> {
         engine
             .sync_task(move |syncing: &mut TxgSync<'_>| Box::pin(async move { PassTask(syncing).record(part).await }))
             .await?;
-        let progress = self.scrubs.progress(rq).await?;
+        let progress = self.scrubs.live_progress(rq).await?;
         self.goes_on &= progress.is_none_or(|progress| (self.show)(&progress));
         Ok(())
     }
 }
 
-fn repaired_bytes(engine: &Engine) -> u64 {
+/// Bytes that were repaired since the pool was opened.
+pub(super) fn repaired_bytes(engine: &Engine) -> u64 {
     engine.cache.blocks().tree().health().iter().map(|health| health.counts.repaired_bytes).sum()
 }
 
@@ -206,14 +196,15 @@ impl Scrubs<'_> {
         if self.engine.scan.is_closed() {
             return Err(self.engine.closed());
         }
-        let (mut cycle, is_first) = ScanCycle::continued(turn.take(), &progress, queue);
+        let (mut cycle, is_first) = ScanCycle::continued(turn.take(), &progress, queue, || blocks.tree().read_costs());
         let mut pass = self.new_pass(pace, progress.is_resilver(), interrupts);
+        let repaired_bytes = repaired_bytes(self.engine);
+        let _time = self.engine.scan.begin_pass(&self.engine.machine.clock, &progress, is_first, repaired_bytes);
         let mut recorder = Recorder {
             scrubs: Scrubs { engine: self.engine },
             of: &progress,
             is_first,
-            counted: pass.counted.clone(),
-            repaired_bytes: repaired_bytes(self.engine),
+            repaired_bytes,
             since: self.engine.machine.clock.now(),
             show,
             goes_on: true,
@@ -223,7 +214,9 @@ impl Scrubs<'_> {
             self.engine.sync().await?;
         }
         self.find_some(rq, &mut cycle, queue, *pace, &mut pass).await?;
+        self.engine.scan.note_found(cycle.found_to.is_none() && !cycle.has_late);
         if cycle.is_reading && !pass.enough() {
+            self.engine.scan.begin_reading(self.engine.machine.clock.now());
             self.read(rq, queue, pace, &mut pass, &mut recorder).await?;
         }
         let reached = match cycle.found_to {
@@ -258,7 +251,7 @@ impl Scrubs<'_> {
             until: None,
             max_bytes: pace.bytes,
             examined_bytes: 0,
-            counted: Arc::default(),
+            costs: self.engine.cache.blocks().tree().read_costs(),
             control: &self.engine.scan,
             interrupts,
             keeps: resilvers.then(|| self.engine.cache.blocks().tree().clone()),
@@ -290,7 +283,7 @@ impl Scrubs<'_> {
             if pass.is_interrupted() {
                 return Ok(());
             }
-            *pass.counted.lock() = Counted::default();
+            pass.control.forget_unrecorded();
             // Descending to the position again costs time as well.
             pace.time = pace.time.saturating_mul(2);
             pass.max_bytes = pass.max_bytes.saturating_mul(2);

@@ -197,7 +197,10 @@ fn a_scrub_goes_on_after_each_import_and_only_when_it_is_wanted() {
                 zdb::assert_clean(&dir, "tank");
                 let scan =
                     weir_pool::scan_status::last_scan(&read_only(&machine, &dir).await, rq).await.unwrap().unwrap();
-                assert!(scan.stage == Stage::Running && scan.paused);
+                assert!(
+                    scan.stage == Stage::Running && scan.paused && scan.paused_s >= scan.start_s.max(1),
+                    "{scan:?}"
+                );
                 let engine = import(&machine, &dir).await.unwrap();
                 assert!(engine.scrubs().progress(rq).await.unwrap().unwrap().is_paused());
                 engine.scrubs().start().await.unwrap();

@@ -158,7 +158,7 @@ async fn resilver(engine: &Arc<Engine>, since: &(impl Fn() -> f64 + Sync)) -> Re
     engine.scrubs().start_resilver_if_needed().await?;
     let mut note = |progress: &weir_engine::scrub::Progress| {
         let examined_share = progress.scan.examined_bytes as f64 / progress.scan.to_examine_bytes.max(1) as f64;
-        records.push(Record { seconds: since(), examined_share, left_s: progress.left_s() });
+        records.push(Record { seconds: since(), examined_share, left_s: progress.left_s });
         true
     };
     let scan = engine.scrubs().run(&ScanLimits::default(), &mut note).await?;
@@ -184,6 +184,8 @@ mod tests {
     use crate::hardware::drive::DriveSpec;
     use crate::hardware::flash::FlashSpec;
     use std::time::Duration;
+    use weir_pool::OpenOptions;
+    use weir_pool::scan_status::{Scan, last_scan};
 
     /// A mirror of drives that read and write 40 MB/s, and two files of 256 MiB.
     fn slow_mirror() -> (ServerSpec, Workload) {
@@ -203,16 +205,31 @@ mod tests {
         assert!((0.8..=1.0).contains(&ratio), "{ratio} of the drive's rate: {done:?}");
         let rate = done.written_bytes as f64 / 1e6 / done.sequential_seconds;
         assert!((39.6..=40.4).contains(&rate), "{rate} MB/s");
+        check_times_left(&done, 0.2);
+    }
+
+    fn check_times_left(done: &Replacement, deviation: f64) {
         let later =
             done.records.iter().filter(|record| record.examined_share >= 0.1 && done.seconds - record.seconds > 3.0);
         let mut compared = 0;
         for record in later {
             let left = done.seconds - record.seconds;
             let stated = record.left_s.expect("a rate is known") as f64;
-            assert!((stated - left).abs() <= 1.0 + left * 0.2, "{stated} s stated, {left} s left");
+            assert!((stated - left).abs() <= 1.0 + left * deviation, "{stated} s stated, {left} s left: {done:?}");
             compared += 1;
         }
         assert!(compared >= 3, "{:?}", done.records);
+    }
+
+    /// Half full, its blocks are on most of the tracks: the outer ones are read first, and faster than the inner ones.
+    #[test]
+    fn the_time_left_of_disks_with_platters_takes_their_inner_tracks_into_account() {
+        let mut pool = PoolSpec::new(DriveSpec::named("hdd-7k").unwrap(), VdevLayout::Mirror(2), 1);
+        pool.drive_bytes = 4 << 30;
+        let server = ServerSpec { arc_bytes: 64 << 20, dirty_bytes: 64 << 20, ..ServerSpec::new(pool) };
+        let files = Workload { threads: 4, file_bytes: 512 << 20, ..Workload::sequential_read() };
+        let done = simulate_replacement(1, &server, &files, false).unwrap();
+        check_times_left(&done, 0.15);
     }
 
     /// A scan reads little at a time while clients use the devices.
@@ -274,6 +291,29 @@ mod tests {
             while !engine.scrubs().run(&RECORDED, &mut |_| true).await.unwrap().unwrap().is_finished() {}
             let written = new.counters().written_bytes;
             assert!((512 << 20..540 << 20).contains(&written), "{written} bytes of 512 MiB");
+        });
+    }
+
+    #[test]
+    fn the_state_of_a_resilver_has_counts_that_are_not_recorded_yet() {
+        with_blank_drive(async |engine, new| {
+            let rq = &Request::internal("test");
+            let limits = ScanLimits { recorded: Duration::from_secs(3600), ..RECORDED };
+            let look = async {
+                engine.machine.clock.sleep(Duration::from_secs(4)).await;
+                let recorded = engine.scrubs().progress(rq).await.unwrap().unwrap();
+                let live = engine.scrubs().live_progress(rq).await.unwrap().unwrap();
+                let pool = engine.synced().view(&OpenOptions::new(Vec::new(), POOL)).await.unwrap();
+                let shown = last_scan(&pool, rq).await.unwrap().unwrap();
+                (recorded, live, shown, new.counters().written_bytes)
+            };
+            let (_, (recorded, live, shown, written)) = join(engine.scrubs().run(&limits, &mut |_| true), look).await;
+            assert_eq!((recorded.scan.examined_bytes, recorded.active_s), (0, 0));
+            let Scan { examined, found, processed, active_s, to_examine, .. } = shown;
+            let of_live = (live.scan.examined_bytes, live.scan.processed_bytes, live.active_s);
+            assert_eq!((examined, processed, active_s), of_live);
+            assert!(written > 40 << 20 && processed.abs_diff(written) < 8 << 20, "{shown:?}, {written} bytes written");
+            assert!(examined > processed && found > to_examine / 10 * 9 && active_s >= 3, "{shown:?}");
         });
     }
 
