@@ -273,17 +273,20 @@ impl Zil {
                 (unlogged, Self::join_commit(&mut state), idle && state.writing)
             }
         };
+        let clock = &self.machine.clock;
+        let asked = clock.now();
+        // The writer runs on this thread until it waits for a device: that is time of the commit, too.
         if first {
             self.machine.tasks.start(self.clone().write_batches());
         }
         self.flush_in_background();
-        let clock = &self.machine.clock;
         let mut unlogged = unlogged;
-        if let Some(written) = written
-            && rq.timed(clock, Stage::LogCommit, written).await != Ok(true)
-        {
-            // The log failed or has no space: wait for the txg.
-            unlogged = Some(self.txgs.open());
+        if let Some(written) = written {
+            if written.await != Ok(true) {
+                // The log failed or has no space: wait for the txg.
+                unlogged = Some(self.txgs.open());
+            }
+            rq.spent(Stage::LogCommit, clock.now().ns_since(asked));
         }
         match unlogged {
             Some(txg) => rq.timed(clock, Stage::TxgSync, self.txgs.wait_synced(txg)).await,

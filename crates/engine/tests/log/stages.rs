@@ -10,10 +10,11 @@ use std::time::Duration;
 use weir_blocks::FailMode;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{FileSystemSpec, Kind, NewDataset};
-use weir_engine::{Engine, Layout};
+use weir_engine::{CreateOptions, Engine, Layout, NewLeaf, NewTopLevelVdev};
 use weir_files::{Cred, FileSystem, New, NewKind, WriteAt, XattrMode};
 use weir_format::ObjectId;
 use weir_machine::{Clock, Operation, Protocol, Request, Stage};
+use weir_pool::config::Class;
 
 const SHAPE: Shape = Shape { layout: Layout::Mirror, devices: 2, log: true };
 
@@ -102,6 +103,36 @@ fn a_commit_waits_for_the_log_or_for_the_txg() {
         xattrs.set(&pool.begin(), &Cred::root(), pool.file, b"user.empty", b"", XattrMode::Any).await.unwrap();
         let (synced, elapsed) = pool.alone(commit).await;
         assert!(synced.stage_ns(Stage::TxgSync) > elapsed / 2, "{:?} of {elapsed}", stages(&synced));
+    });
+}
+
+/// The writer of the log runs on the thread of the request until it waits for a device, and a device may answer at once.
+#[test]
+fn a_commit_counts_the_time_in_which_its_own_thread_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d");
+    std::fs::File::create(&path).unwrap().set_len(256 << 20).unwrap();
+    let machine = weir_linux::machine().unwrap();
+    machine.block_on(async {
+        let leaf = NewLeaf { path, is_file: true };
+        let top = NewTopLevelVdev { class: Class::Normal, layout: Layout::Single, leaves: vec![leaf] };
+        let engine = Engine::create(&machine, &CreateOptions::new("one", vec![top])).await.unwrap();
+        let rq = &Request::internal("test");
+        let files = engine.file_system(rq, "one").await.unwrap();
+        let new = New::of(NewKind::Regular, 0o600);
+        let file = files.names().create(rq, &Cred::root(), files.root(), b"f", &new).await.unwrap().object;
+        let rq = Request::internal("commit");
+        let mut elapsed = 0;
+        for block in 0..50 {
+            let data = noise(8192, block);
+            files.contents().write(&rq, &Cred::root(), file, WriteAt::Offset(block * 8192), data).await.unwrap();
+            let began = machine.clock.now();
+            files.sync(&rq, Some(file)).await.unwrap();
+            elapsed += machine.clock.now().ns_since(began);
+        }
+        let logged = rq.stage_ns(Stage::LogCommit) + rq.stage_ns(Stage::TxgSync);
+        assert!(logged > elapsed / 10 * 9 && logged <= elapsed, "{logged} ns of {elapsed}: {:?}", stages(&rq));
+        engine.export().await.unwrap();
     });
 }
 
