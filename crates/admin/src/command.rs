@@ -117,6 +117,9 @@ pub enum Outcome {
     Rows,
 }
 
+/// Why a suspended pool is not changed.
+const SUSPENDED: &str = "pool I/O is currently suspended\n'zpool clear' resumes it when its devices are back";
+
 /// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -203,6 +206,10 @@ impl Action {
         if engine.is_read_only() && self.changes_pool() {
             return Err(PoolError::Refused { what: READ_ONLY.into() }.into());
         }
+        // It would wait for 'zpool clear', and then be carried out for a caller who may have gone away (`POOL_CHECK_SUSPENDED`).
+        if self.waits_for_txgs() && engine.cache.blocks().tree().suspension().reason().is_some() {
+            return Err(Refusal::new(RefusalKind::Pool, SUSPENDED));
+        }
         match self {
             Action::Pool(change) => change.run(engine, author).await.map(|()| Outcome::Changed),
             Action::Process(change) => change.run(host, author).await.map(|()| Outcome::Changed),
@@ -229,6 +236,16 @@ impl Action {
                 Ok(Outcome::Program(Box::new(end)))
             }
             Action::Kind { name } => kind_of(engine, &name).await.map(Outcome::Kind),
+        }
+    }
+
+    /// Whether the action ends only when a txg has synced.
+    fn waits_for_txgs(&self) -> bool {
+        match self {
+            Action::Pool(change) => !matches!(change, PoolChange::Clear { .. }),
+            // It has a rule of its own.
+            Action::Process(ProcessChange::Close { .. }) => false,
+            other => other.changes_pool(),
         }
     }
 

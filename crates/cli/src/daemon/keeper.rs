@@ -357,6 +357,8 @@ impl Daemon {
         if self.process.named(&guid.to_string()).is_none() {
             return Err("it is closed already".to_owned());
         }
+        // It is exported without its last txg, as asked for, and not opened again.
+        let gives_up = how == Closing::Export && pool.engine.devices().suspended_because().is_some();
         let points = if how == Closing::Stop { Vec::new() } else { pool.mount_points_by_name() };
         pool.unmount_all().await;
         // OpenZFS leaves no empty directories behind, either.
@@ -379,7 +381,7 @@ impl Daemon {
         log_totals(pool);
         let place = self.places.lock().remove(&key).unwrap_or_default();
         self.cached.lock().remove(&key);
-        let forgotten = how != Closing::Stop && done.is_ok();
+        let forgotten = how != Closing::Stop && (done.is_ok() || gives_up);
         if let Err(failure) = place.file().filter(|_| forgotten).map_or(Ok(()), |file| file.remove(guid)) {
             tracing::error!("pool '{name}': {failure}");
         }

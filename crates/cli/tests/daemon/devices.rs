@@ -177,6 +177,11 @@ fn a_suspended_pool_is_listed_and_exported_only_if_that_is_asked_for() {
     site.wait_until("the pool is suspended", || site.ok("zpool list -Ho health p") == "SUSPENDED\n");
     let why = site.fails("zpool export p");
     assert!(why.contains("pool I/O is currently suspended") && why.contains("zpool export -F"), "{why}");
+    // They would wait, and be carried out later, when who asked for them may be gone.
+    for line in ["zfs create p/c", "zfs snapshot p@1", "zfs set compression=off p", "zpool sync p", "zpool scrub p"] {
+        let why = site.fails(line);
+        assert!(why.contains("pool I/O is currently suspended"), "{line}: {why}");
+    }
     assert_eq!(site.ok("zpool list -Ho name,health"), "p\tSUSPENDED\n");
     // Although nothing of it can be read: the state, its vdevs and their errors are in memory.
     let status = site.ok("zpool status p");
