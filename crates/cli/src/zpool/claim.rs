@@ -4,10 +4,11 @@ use crate::cache_file::CacheFile;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::locks::{Identity, Locks, described, holder_of, lock};
+use crate::pools::{paths_of_environment, usual_paths};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use weir_pool::assemble::{Assembly, state};
-use weir_pool::{assemble, scan};
+use weir_pool::{OpenOptions, Pool, assemble, scan};
 
 /// Locks devices for new vdevs of a pool.
 ///
@@ -43,14 +44,12 @@ fn must_be_repaired(what: &str) -> String {
     format!("invalid vdev specification\nthe following errors must be manually repaired:\n{what}")
 }
 
-/// Fails if a device belongs to an imported pool that is not `pool`. While no process has it open, an imported pool is one in the
-/// cache file whose labels say that it was not exported: the next command, or the daemon, opens it again. As for a pool that
-/// OpenZFS's kernel module has open (`POOL_STATE_ACTIVE` in `zpool_in_use`), `-f` does not help.
+/// Fails if a device belongs to an imported pool that is not `pool`. As for a pool that OpenZFS's kernel module has open
+/// (`POOL_STATE_ACTIVE` in `zpool_in_use`), `-f` does not help.
 fn check_not_imported(call: &Call, pool: &str, paths: &[PathBuf]) -> Result<(), Failure> {
-    let imported = imported();
     let other = |path: &PathBuf| {
-        let found = pool_on(call, path).filter(|found| found.name != pool && found.is_active);
-        found.filter(|found| imported.contains(&found.guid)).map(|found| (path.clone(), found.name))
+        let found = imported_on(call, path).filter(|found| found.name != pool)?;
+        Some((path.clone(), found.name))
     };
     let Some((path, other)) = paths.iter().find_map(other) else { return Ok(()) };
     Err(Failure::failed(must_be_repaired(&format!(
@@ -58,6 +57,38 @@ fn check_not_imported(call: &Call, pool: &str, paths: &[PathBuf]) -> Result<(), 
          -f does not take devices of active pools",
         path.display()
     ))))
+}
+
+/// The imported pool that the labels of a device name. While no process has it open, that is a pool whose labels say that it was not
+/// exported, and that the next command, or the daemon, opens again: it is in the cache file, or this host used it last and the device
+/// is in a place that the environment names.
+fn imported_on(call: &Call, path: &Path) -> Option<LabelledPool> {
+    let found = pool_on(call, path).filter(|found| found.is_active)?;
+    let is_imported = imported().contains(&found.guid) || found.is_of_this_host && is_in_environment(call, path);
+    is_imported.then_some(found)
+}
+
+fn is_in_environment(call: &Call, path: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = real(path);
+    paths_of_environment(call).iter().any(|place| path.starts_with(real(place)))
+}
+
+/// Fails if a device belongs to an imported pool. One that cannot be opened can be neither exported nor destroyed: its devices are free.
+///
+/// # Errors
+/// The name of the pool.
+pub fn check_free(call: &Call, path: &Path) -> Result<(), Failure> {
+    let Some(found) = imported_on(call, path) else { return Ok(()) };
+    let machine = call.machine()?;
+    let options = OpenOptions::new(usual_paths(call), found.guid.to_string());
+    if machine.block_on(Pool::open(machine, &options)).is_err() {
+        return Ok(());
+    }
+    let (path, pool) = (path.display(), found.name);
+    Err(Failure::failed(format!(
+        "{path} is a member of active pool \"{pool}\": first export or destroy the pool, or detach the device"
+    )))
 }
 
 /// Fails if a device has the labels of a hot spare or cache device, and its pool, which these labels do not name, may be imported.
@@ -111,6 +142,8 @@ struct LabelledPool {
     guid: u64,
     /// Neither exported nor destroyed.
     is_active: bool,
+    /// Whether no other host used it last.
+    is_of_this_host: bool,
 }
 
 /// The pool, or the single device, that the labels of a device describe.
@@ -125,5 +158,7 @@ fn found_on(call: &Call, path: &Path) -> Option<Assembly> {
 /// The pool that the labels of a device name.
 fn pool_on(call: &Call, path: &Path) -> Option<LabelledPool> {
     let config = found_on(call, path)?.pools.into_values().next()?.config;
-    Some(LabelledPool { name: config.name, guid: config.guid, is_active: config.state == state::ACTIVE })
+    let is_active = config.state == state::ACTIVE;
+    let is_of_this_host = config.hostid.is_none_or(|id| id == 0 || id == crate::writable::host().id);
+    Some(LabelledPool { name: config.name, guid: config.guid, is_active, is_of_this_host })
 }

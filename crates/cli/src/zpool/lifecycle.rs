@@ -10,6 +10,7 @@ use crate::options::PoolDirs;
 use crate::pools::{names, search};
 use crate::turn::in_turn_of;
 use crate::writable::refused;
+use crate::zpool::claim::check_free;
 use clap::Parser;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -78,7 +79,7 @@ pub struct SyncArgs {
 #[derive(Debug, Parser)]
 #[command(name = "zpool labelclear", override_usage = "zpool labelclear [-f] DEVICE")]
 pub struct LabelclearArgs {
-    /// Overwrite also the labels of a member of a pool that is not imported
+    /// Overwrite also the labels of a member of a pool that is not imported, or that cannot be opened
     #[arg(short)]
     force: bool,
     /// File or device
@@ -180,6 +181,7 @@ pub fn labelclear(call: &Call, args: &LabelclearArgs) -> Result<u8, Failure> {
         }
     }
     let _locks = in_turn_of(call, || lock(device, vec![path.clone()]))?;
+    check_free(call, &path)?;
     clear(&path).map_err(|error| failed(error.to_string()))?;
     Ok(0)
 }
