@@ -177,7 +177,7 @@ pub fn load(call: &Call, args: &LoadKeyArgs) -> Result<u8, Failure> {
             }
             closed => (Some(closed), None),
         };
-        kept &= closed.is_none();
+        kept &= closed.is_none() || found.is_empty();
         for mut root in found {
             root.location = args.location.clone().unwrap_or(root.location);
             // Of many, those that are loaded are passed over.

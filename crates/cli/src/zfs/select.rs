@@ -210,14 +210,18 @@ impl<'a> Selection<'a> {
     }
 
     fn of_pool(&self, pool: &str, query: DatasetsQuery) -> Result<FoundDatasets, Failure> {
-        let named = query.names.first().cloned();
+        let names = query.names.clone();
         let call = self.call;
         let mut out = FoundDatasets::default();
         let mut take = |row| match row {
             Row::Dataset(dataset) => out.datasets.push(dataset),
             Row::Unread { name, why } => out.unread.push((name, why)),
             Row::Warning { name, why } => errln!(call, "{name}: {why}"),
-            Row::Unopened { name, why } => errln!(call, "cannot open '{name}': {why}"),
+            Row::Unopened { name, why } => {
+                errln!(call, "cannot open '{name}': {why}");
+                // One below a dataset that was named, or that no name selects, is only left out, as in OpenZFS.
+                out.code = if names.contains(&name) { FAILED } else { out.code };
+            }
             Row::Missing { name, why } => {
                 errln!(call, "cannot open '{name}': {why}");
                 out.code = FAILED;
@@ -225,7 +229,7 @@ impl<'a> Selection<'a> {
             // Rows of other queries do not occur.
             _ => {}
         };
-        match (self.reader.read(pool, PoolQuery::Datasets(query), &mut take), named) {
+        match (self.reader.read(pool, PoolQuery::Datasets(query), &mut take), names.first()) {
             (Ok(answer), _) => answer.map_err(refused)?,
             (Err(failure), Some(name)) if !failure.is_busy() && !self.reader.names()?.iter().any(|n| n == pool) => {
                 return Err(Failure::failed(format!("cannot open '{name}': dataset does not exist")));
