@@ -13,6 +13,7 @@
 //! exist, cannot be opened, or cannot be read, in this order.
 
 use crate::admin::{self, ServedPool};
+use crate::cache_file::{CacheFile, CachedPool};
 use crate::call::{Call, PoolOwner, errln};
 use crate::failure::Failure;
 use crate::open_elsewhere::OpenElsewhere;
@@ -20,6 +21,7 @@ use crate::pools::{self, holder_of, keys_of, search};
 use crate::remote::RemoteProcess;
 use crate::zpool::opened::live;
 use futures_util::future::join;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_admin::{OpenPool, PoolQuery, Query, Refusal, RefusalKind, Row, Rows};
@@ -38,6 +40,8 @@ pub struct PoolReader<'a> {
     search: Vec<PathBuf>,
     keys: Vec<(String, Vec<u8>)>,
     daemon: Option<RemoteProcess>,
+    /// The pools in the cache file, if neither the command nor the environment names places.
+    remembered: Vec<CachedPool>,
 }
 
 impl<'a> PoolReader<'a> {
@@ -50,7 +54,10 @@ impl<'a> PoolReader<'a> {
             None => search(call, dirs)?,
         };
         let daemon = daemon.or_else(|| pools::readers_daemon_for(call, dirs));
-        Ok(PoolReader { call, search, keys: Vec::new(), daemon })
+        let is_free = dirs.is_empty() && call.caller.dirs.is_none() && call.process().is_none();
+        let file = CacheFile::usual().filter(|_| is_free);
+        let remembered = file.and_then(|file| file.pools().ok()).unwrap_or_default();
+        Ok(PoolReader { call, search, keys: Vec::new(), daemon, remembered })
     }
 
     /// The same, with keys of encrypted datasets (`--key`). No query contains a key: a process that has such a pool open runs the
@@ -64,12 +71,7 @@ impl<'a> PoolReader<'a> {
         }
         let search = search(call, dirs)?;
         let keys = keys_of(call, &search, keys)?;
-        Ok(PoolReader { call, search, keys, daemon: None })
-    }
-
-    /// Places in which pools are looked for.
-    pub fn places(&self) -> &[PathBuf] {
-        &self.search
+        Ok(PoolReader { call, search, keys, daemon: None, remembered: Vec::new() })
     }
 
     /// Names of all pools, sorted; GUIDs of pools with the same name.
@@ -112,14 +114,22 @@ impl<'a> PoolReader<'a> {
         open.extend(elsewhere.pools().cloned());
         open.sort();
         open.dedup_by_key(|pool| pool.guid);
-        let mut assembly = elsewhere.others(self.call, &self.search)?;
+        // The daemon opens the pools of the cache file: one that it does not have open cannot be opened.
+        let is_open = |cached: &CachedPool| open.iter().any(|pool| pool.guid == cached.guid);
+        let away: Vec<&CachedPool> = self.remembered.iter().filter(|cached| !is_open(cached)).collect();
+        let mut places = self.search.clone();
+        places.extend(away.iter().flat_map(|cached| &cached.paths).filter(|path| path.exists()).cloned());
+        let mut assembly = elsewhere.others(self.call, &places)?;
+        let is_absent = |cached: &&CachedPool| !assembly.pools.contains_key(&cached.guid);
+        let absent: Vec<OpenPool> = away.into_iter().filter(is_absent).map(remembered_pool).collect();
         // An open pool may have a temporary name, and another one in its labels.
         assembly.pools.retain(|guid, _| !open.iter().any(|pool| pool.guid == *guid));
         let of =
             |pool: &FoundPool| OpenPool { name: pool.config.name.clone(), guid: pool.config.guid, devices: Vec::new() };
-        let mut found = FoundPools::default();
+        let mut found = FoundPools { places, ..FoundPools::default() };
+        found.absent = absent.iter().map(|pool| pool.guid).collect();
         for name in named {
-            if let Some(pool) = open.iter().find(|pool| is_called(pool, name)) {
+            if let Some(pool) = open.iter().chain(&absent).find(|pool| is_called(pool, name)) {
                 found.pools.push(pool.clone());
                 continue;
             }
@@ -131,6 +141,7 @@ impl<'a> PoolReader<'a> {
         if named.is_empty() {
             // Also the open pools whose devices are all away.
             found.pools = open;
+            found.pools.extend(absent);
             found.pools.extend(live(&assembly, None)?.into_iter().map(of));
             found.pools.sort();
             found.pools.dedup();
@@ -179,9 +190,14 @@ impl<'a> PoolReader<'a> {
         query: &PoolQuery,
         each: &mut dyn FnMut(Row),
     ) -> Result<Reached, Failure> {
-        let mut options = OpenOptions::new(self.search.clone(), pool.guid.to_string());
+        let mut options = OpenOptions::new(found.places.clone(), pool.guid.to_string());
         options.arc_bytes = ARC_BYTES;
         let name = &pool.name;
+        if found.absent.contains(&pool.guid) {
+            let why = "none of its devices can be opened".to_owned();
+            found.unopened.push(format!("cannot open '{name}': {why}"));
+            return Ok(Reached::Unopened(why));
+        }
         match self.answer(&options, query, each)? {
             Ok(()) => Ok(Reached::End),
             Err(Refusal { kind: RefusalKind::Unopened, why, .. }) => {
@@ -202,7 +218,7 @@ impl<'a> PoolReader<'a> {
                 return Ok(answer);
             }
         }
-        let owner = match holder_of(self.call, &self.search, pool) {
+        let owner = match holder_of(self.call, &options.search, pool) {
             Ok(owner) => owner,
             Err(failure) => return Ok(Err(unopened(&failure))),
         };
@@ -294,6 +310,10 @@ pub enum Reached {
 pub struct FoundPools {
     /// The pools.
     pub pools: Vec<OpenPool>,
+    /// Places in which they were looked for.
+    pub places: Vec<PathBuf>,
+    /// GUIDs of pools of the cache file of which no device was found.
+    absent: BTreeSet<u64>,
     /// Messages about names that are no pool's.
     missing: Vec<String>,
     /// Messages about pools that cannot be opened.
@@ -306,6 +326,11 @@ impl FoundPools {
     /// Records that a pool cannot be read, which hides no other pool.
     pub fn unread(&mut self, pool: &OpenPool, why: &str) {
         self.unread.push(format!("cannot read '{}': {why}", pool.name));
+    }
+
+    /// Withdraws the message about the last pool that could not be opened: the output shows it.
+    pub fn show_unopened(&mut self) {
+        self.unopened.pop();
     }
 
     /// Whether there is neither a pool nor a message.
@@ -327,6 +352,10 @@ impl FoundPools {
         }
         code
     }
+}
+
+fn remembered_pool(cached: &CachedPool) -> OpenPool {
+    OpenPool { name: cached.name.clone(), guid: cached.guid, devices: Vec::new() }
 }
 
 /// Whether a pool has that name or GUID.

@@ -60,6 +60,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use weir_dsl::MountedFileSystems;
 use weir_engine::Engine;
+use weir_pool::status::{SUSPENDED, VdevState};
 use weir_pool::{OpenOptions, Pool};
 
 /// A query to a process with open pools.
@@ -169,15 +170,17 @@ impl PoolQuery {
             PoolQuery::History(_) => drop(engine.sync().await),
             _ => {}
         }
-        let is_suspended = engine.devices().suspended_because().is_some();
         match (engine.synced().view(options).await, self) {
-            (Ok(view), PoolQuery::Status(query)) if is_suspended => {
-                query.run_if_readable(engine, &view, &mut rows).await
-            }
+            (Ok(view), PoolQuery::Status(query)) => query.run_if_readable(engine, &view, &mut rows).await,
             (Ok(view), _) => self.run(&view, mounted, rows).await,
-            (Err(_), PoolQuery::PoolProperties(query)) if is_suspended => query.run_suspended(engine, &mut rows).await,
-            (Err(error), PoolQuery::Status(_)) if is_suspended => {
-                StatusQuery::run_suspended(engine, &error.to_string(), &mut rows).await
+            // Lists and the state show an open pool at all times: what is in memory.
+            (Err(error), PoolQuery::PoolProperties(query)) => {
+                query.run_in_memory(engine, &mut rows).await?;
+                unless_suspended(engine, error)
+            }
+            (Err(error), PoolQuery::Status(_)) => {
+                StatusQuery::run_in_memory(engine, &error.to_string(), &mut rows).await?;
+                unless_suspended(engine, error)
             }
             (Err(error), _) => Err(unopened(error)),
         }
@@ -189,6 +192,20 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Why a pool that no process has open for writing has no events.
 const NO_EVENTS: &str = "events are in the memory of the process that has the pool open";
+
+/// The refusal of a query about an open pool that cannot be read, unless the answer says that the pool is suspended.
+fn unless_suspended(engine: &Engine, error: impl std::fmt::Display) -> Result<(), Refusal> {
+    if is_suspended(engine) { Ok(()) } else { Err(unreadable(error)) }
+}
+
+fn is_suspended(engine: &Engine) -> bool {
+    engine.devices().suspended_because().is_some()
+}
+
+/// Health of an open pool as far as it is in memory.
+fn health_in_memory(engine: &Engine, state: VdevState) -> String {
+    if is_suspended(engine) { SUSPENDED.to_owned() } else { state.to_string() }
+}
 
 /// A refusal because a part of the pool cannot be read.
 fn unreadable(error: impl std::fmt::Display) -> Refusal {

@@ -1,7 +1,7 @@
 //! Properties of a pool.
 
 use super::vdev_space::vdev_space;
-use super::{Row, Rows, unreadable};
+use super::{Row, Rows, health_in_memory, unreadable};
 use crate::properties::pool_properties;
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,6 @@ use weir_machine::Request;
 use weir_pool::Pool;
 use weir_pool::assemble::state;
 use weir_pool::properties::{Origin, PoolProperty, Value, properties};
-use weir_pool::status::SUSPENDED;
 
 /// Which properties of a pool are read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,22 +67,24 @@ impl PoolPropertiesQuery {
         Ok(())
     }
 
-    /// Gives what is known of a suspended pool whose devices cannot be read: lists show it at all times.
+    /// Gives what is known of an open pool whose devices cannot be read.
     ///
     /// # Errors
-    /// If the caller has gone away.
-    pub(super) async fn run_suspended(&self, engine: &Engine, rows: &mut Rows) -> Result<(), Refusal> {
+    /// If the caller has gone away, or the pool has no vdev tree.
+    pub(super) async fn run_in_memory(&self, engine: &Engine, rows: &mut Rows) -> Result<(), Refusal> {
         let guid = engine.shown().config.guid;
+        let (_, state, _) = engine.synced().vdevs_in_memory().map_err(unreadable)?;
+        let health = health_in_memory(engine, state);
         let known = [
             ("name", Value::Text(engine.name())),
             ("guid", Value::Number(guid)),
-            ("health", Value::Text(SUSPENDED.into())),
+            ("health", Value::Text(health.clone())),
         ];
         let known = known.map(|(name, value)| PoolProperty { name: name.into(), value, origin: Origin::None });
         let row = PoolPropertiesRow {
             name: engine.name(),
             guid,
-            health: SUSPENDED.into(),
+            health,
             exported: false,
             txg: engine.txgs().last_synced().0,
             properties: chosen(known.into(), self.properties.as_deref()),

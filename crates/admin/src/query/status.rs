@@ -5,7 +5,7 @@
 
 use super::rebuild_status::RebuildStatus;
 use super::vdev_status::{VdevFacts, VdevStatus};
-use super::{Row, Rows, unreadable};
+use super::{Row, Rows, health_in_memory, is_suspended, unless_suspended, unreadable};
 use crate::compatibility::compatible_features;
 use crate::problem::{self, OpenErrors, PoolFacts, Problem};
 use crate::query::vdev_status::VdevHealth;
@@ -23,7 +23,6 @@ use weir_pool::dedup::DedupTables;
 use weir_pool::errlog::Errors;
 use weir_pool::initialize_trim::{LeafActivity, of_pool};
 use weir_pool::scan_status::{self, Stage};
-use weir_pool::status::SUSPENDED;
 use weir_pool::{Pool, PoolError};
 
 /// Parts of a pool's state that are read on demand only.
@@ -305,29 +304,33 @@ impl StatusQuery {
         Ok(())
     }
 
-    /// As [`StatusQuery::run`], of a pool that is suspended: if a part of its state cannot be read, what is in memory.
+    /// As [`StatusQuery::run`], of an open pool: if a part of its state cannot be read, what is in memory.
     ///
     /// # Errors
-    /// As [`StatusQuery::run_suspended`].
+    /// As [`StatusQuery::run_in_memory`], and if a part cannot be read although the pool is not suspended.
     pub(super) async fn run_if_readable(&self, engine: &Engine, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
         let rq = &Request::internal("status");
         match self.read(rq, pool).await {
             Ok(read) => self.add(rq, pool, read, rows).await,
-            Err(error) => Self::run_suspended(engine, &error.to_string(), rows).await,
+            Err(error) => {
+                Self::run_in_memory(engine, &error.to_string(), rows).await?;
+                unless_suspended(engine, error)
+            }
         }
     }
 
-    /// Gives what is known of a suspended pool whose MOS cannot be read, because its devices do not answer.
+    /// Gives what is known of an open pool whose MOS cannot be read, because its devices fail or do not answer.
     ///
     /// # Errors
     /// If the caller has gone away, or the pool has no vdev tree.
-    pub(super) async fn run_suspended(engine: &Engine, why: &str, rows: &mut Rows) -> Result<(), Refusal> {
+    pub(super) async fn run_in_memory(engine: &Engine, why: &str, rows: &mut Rows) -> Result<(), Refusal> {
         let (tree, state, states) = engine.synced().vdevs_in_memory().map_err(unreadable)?;
         let blocks = engine.cache.blocks();
         let dtls = blocks.tree().dtls();
         let open_errors = OpenErrors::of(&engine.machine, &tree, &states);
         let facts = VdevFacts { states: &states, dtls: &dtls, open_errors: &open_errors };
         let problem = match blocks.tree().suspension().mode() {
+            _ if !is_suspended(engine) => Problem::FailingDevice,
             FailMode::Continue => Problem::SuspendedContinues,
             _ => Problem::SuspendedWaits,
         };
@@ -337,7 +340,7 @@ impl StatusQuery {
             guid: engine.shown().config.guid,
             txg: engine.txgs().last_synced().0,
             now_s: engine.machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-            health: SUSPENDED.to_owned(),
+            health: health_in_memory(engine, state),
             exported: false,
             problem: Some(problem),
             suspended: engine.devices().suspended_because().map(|why| why.to_string()),

@@ -4,6 +4,7 @@ use super::get::{header_of, object};
 use super::list_vdevs::{VdevLines, json_rows};
 use super::repeat::Repetition;
 use super::tree::NameStyle;
+use super::unopened::UnopenedPool;
 use crate::args::CommandLine;
 use crate::call::{Call, outln};
 use crate::failure::Failure;
@@ -82,7 +83,7 @@ fn report(
     let titles = columns.iter().map(|c| (title(c), align(c)));
     let mut table = Table::new(titles, args.scripted);
     let mut objects = Map::new();
-    let mut opened = 0;
+    let mut shown = 0;
     for pool in found.pools.clone() {
         let mut of_pool = None;
         let mut vdevs = Vec::new();
@@ -93,7 +94,15 @@ fn report(
             _ => {}
         };
         let reached = reader.read_found(&mut found, &pool, &query, &mut take)?;
-        opened += usize::from(!matches!(reached, Reached::Unopened(_)));
+        if let Reached::Unopened(why) = &reached
+            && let Some(unopened) = UnopenedPool::describe(call, &found.places, pool.guid, why)?
+        {
+            // As in OpenZFS, a pool that cannot be opened is no error of the list.
+            found.show_unopened();
+            table.row(columns.iter().map(|column| unopened_cell(&unopened, column)).collect());
+            shown += 1;
+        }
+        shown += usize::from(!matches!(reached, Reached::Unopened(_)));
         if let Reached::Refused(refusal) = &reached {
             found.unread(&pool, &refusal.why);
         }
@@ -123,12 +132,22 @@ fn report(
         if !args.scripted {
             outln!(call, "no pools available");
         }
-    } else if opened > 0 {
+    } else if shown > 0 {
         let text = table.text();
         let text = if header || args.scripted { &text } else { text.split_once('\n').map_or("", |(_, rest)| rest) };
         call.print(format_args!("{text}"));
     }
     Ok(found.close(call))
+}
+
+/// The value of a column of a pool that cannot be opened.
+fn unopened_cell(pool: &UnopenedPool, column: &str) -> String {
+    match column {
+        "name" => pool.name.clone(),
+        "guid" => pool.guid.to_string(),
+        "health" => pool.health().to_string(),
+        _ => "-".to_owned(),
+    }
 }
 
 /// The value of a column of a pool.

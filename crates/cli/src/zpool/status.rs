@@ -146,7 +146,7 @@ fn report(
         }
     }
     for (guid, why) in &unopened {
-        let Some(pool) = UnopenedPool::describe(call, reader.places(), *guid, why)? else { continue };
+        let Some(pool) = UnopenedPool::describe(call, &found.places, *guid, why)? else { continue };
         objects.insert(args.json.key(&pool.name, pool.guid), Value::Object(pool.json()));
         texts.push(pool.text(colors));
     }

@@ -1,15 +1,18 @@
-//! Pools that cannot be opened, as `zpool status` shows them: described by their labels alone.
+//! Pools that cannot be opened, as `zpool status` and `zpool list` show them: described by their labels, or, without any of their
+//! devices, by the cache file.
 
 use super::tree::{self, TreeStyle};
 use super::wrapped::wrapped;
+use crate::cache_file::CacheFile;
 use crate::call::Call;
 use crate::colors::{Colors, of_state};
 use crate::failure::Failure;
 use crate::writable::host;
 use serde_json::{Map, Value};
 use std::path::PathBuf;
-use weir_admin::{FoundStates, OpenErrors, Problem, VdevFacts, VdevStatus, problem_of_found};
-use weir_pool::dtls::all_by_labels;
+use weir_admin::{FoundStates, OpenErrors, Problem, VdevFacts, VdevHealth, VdevStatus, problem_of_found};
+use weir_pool::VdevConfig;
+use weir_pool::dtls::{Dtls, all_by_labels};
 use weir_pool::status::{VdevState, lacking, states};
 use weir_pool::{assemble, scan, uberblocks};
 
@@ -35,12 +38,14 @@ struct Advice {
 }
 
 impl UnopenedPool {
-    /// Describes the pool with that GUID from the labels found in these places; `None` if its labels do not describe
-    /// its vdevs.
+    /// Describes the pool with that GUID from the labels found in these places, or from the cache file; `None` if neither describes its
+    /// vdevs.
     pub fn describe(call: &Call, paths: &[PathBuf], guid: u64, why: &str) -> Result<Option<Self>, Failure> {
         let machine = call.machine()?;
         let assembly = assemble(machine.block_on(scan(machine, paths))?);
-        let Some(pool) = assembly.pools.values().find(|pool| pool.config.guid == guid) else { return Ok(None) };
+        let Some(pool) = assembly.pools.values().find(|pool| pool.config.guid == guid) else {
+            return Ok(Self::remembered(call, guid, why));
+        };
         let Ok(tree) = pool.label_tree() else { return Ok(None) };
         let newest = uberblocks::ranked(pool, None).first().map(|uberblock| uberblock.txg).unwrap_or_default();
         let dtls = all_by_labels(&tree, &pool.devices, newest);
@@ -56,6 +61,30 @@ impl UnopenedPool {
         let found = FoundStates { health: state, all: &all, unopened, misses_writes: false };
         let problem = if missing.is_empty() { None } else { problem_of_found(pool, &tree, &found, host().id) };
         Ok(Some(UnopenedPool { name, guid, missing, problem, why: why.to_owned(), vdevs }))
+    }
+
+    /// The pool as the cache file describes it: none of its devices can be opened.
+    fn remembered(call: &Call, guid: u64, why: &str) -> Option<Self> {
+        let machine = call.machine().ok()?;
+        let all = CacheFile::usual()?.configurations().ok()?;
+        let (name, config) = all.into_iter().find(|(_, config)| config.get_u64("pool_guid") == Some(guid))?;
+        let tree = VdevConfig::parse(config.get_list("vdev_tree")?).ok()?;
+        let dtls = Dtls::new();
+        let (_, all) = states(&tree, &|_| false, &dtls);
+        let missing = lacking(&tree, &all);
+        let open_errors = OpenErrors::of(machine, &tree, &all);
+        let facts = VdevFacts { states: &all, dtls: &dtls, open_errors: &open_errors };
+        let vdevs = VdevStatus::of_found(&name, VdevState::Unavail, &tree, facts);
+        let problem = match open_errors.kinds().lacks_file {
+            true => Problem::MissingDevicesBeyondRedundancy,
+            false => Problem::MissingDisksBeyondRedundancy,
+        };
+        Some(UnopenedPool { name, guid, missing, problem: Some(problem), why: why.to_owned(), vdevs })
+    }
+
+    /// Health of the pool.
+    pub fn health(&self) -> VdevHealth {
+        self.vdevs.health
     }
 
     fn advice(&self) -> Advice {
