@@ -181,7 +181,7 @@ impl Scrubs<'_> {
         Ok(self.progress(rq).await?.map(|recorded| self.live(&recorded).unwrap_or(recorded)))
     }
 
-    /// A recorded scan with the counts that this process has beyond its record; `None` if it has none.
+    /// A recorded scan with the counts that are in memory and not in its record; `None` if this process does not carry it out.
     fn live(&self, recorded: &Progress) -> Option<Progress> {
         let repaired_bytes = pass::repaired_bytes(self.engine);
         self.engine.scan.live(recorded, self.engine.machine.clock.now(), repaired_bytes, self.queued())

@@ -113,7 +113,7 @@ pub struct Pool {
     pub suspended: Option<String>,
     /// Lost blocks that the process that has the pool open found, with their births, and that are not in the error log yet.
     pub unlogged_errors: Vec<(Bookmark, Txg)>,
-    /// Counts of the scan that the process that has the pool open carries out.
+    /// Present counts of the scan, if a process has the pool open and carries a scan out.
     pub live_scan: Option<LiveScan>,
     /// States of the vdevs by GUID.
     pub states: States,

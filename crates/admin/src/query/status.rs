@@ -307,7 +307,7 @@ impl StatusQuery {
     /// As [`StatusQuery::run`], of an open pool: if a part of its state cannot be read, what is in memory.
     ///
     /// # Errors
-    /// As [`StatusQuery::run_in_memory`], and if a part cannot be read although the pool is not suspended.
+    /// As [`StatusQuery::run_in_memory`]. Also if a part of the state cannot be read and the pool is not suspended.
     pub(super) async fn run_if_readable(&self, engine: &Engine, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
         let rq = &Request::internal("status");
         match self.read(rq, pool).await {

@@ -34,7 +34,7 @@ const WRITE_BYTES: usize = 1 << 20;
 const RECORD_BYTES: [u64; 2] = [4096, 128 << 10];
 /// Part of the file that is read from the ARC.
 const CACHED_BYTES: u64 = 4 << 20;
-/// Less than the file: what is read at random is seldom in the ARC. More than prefetch reads ahead.
+/// Smaller than the file, so that the ARC answers few random reads; larger than the distance that prefetch reads ahead.
 const ARC_BYTES: u64 = 96 << 20;
 /// Operations at a time of those that are tasks.
 const DEPTH: usize = 16;

@@ -44,8 +44,8 @@ fn must_be_repaired(what: &str) -> String {
     format!("invalid vdev specification\nthe following errors must be manually repaired:\n{what}")
 }
 
-/// Fails if a device belongs to an imported pool that is not `pool`. As for a pool that OpenZFS's kernel module has open
-/// (`POOL_STATE_ACTIVE` in `zpool_in_use`), `-f` does not help.
+/// Fails if a device belongs to an imported pool other than `pool`. `-f` does not change this: OpenZFS does not take devices of a pool
+/// that its kernel module has open, either (`POOL_STATE_ACTIVE` in `zpool_in_use`).
 fn check_not_imported(call: &Call, pool: &str, paths: &[PathBuf]) -> Result<(), Failure> {
     let other = |path: &PathBuf| {
         let found = imported_on(call, path).filter(|found| found.name != pool)?;

@@ -26,7 +26,7 @@ pub struct Costs {
     pub write_request_ns: f64,
     /// One operation of a device.
     pub device_operation_ns: f64,
-    /// One record that is read into the ARC, besides its bytes and the operation of the device.
+    /// Inserting one record that a device has read into the ARC. Its bytes and the operation of the device have costs of their own.
     pub read_record_ns: f64,
     /// A KiB that a device reads, besides its checksum: the kernel, and memory.
     pub read_ns_per_kib: f64,

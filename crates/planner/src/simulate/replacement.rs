@@ -221,7 +221,8 @@ mod tests {
         assert!(compared >= 3, "{:?}", done.records);
     }
 
-    /// Half full, its blocks are on most of the tracks: the outer ones are read first, and faster than the inner ones.
+    /// The blocks of a half-full pool are on most of the tracks. The resilver reads outer tracks first, and the disk reads them faster than
+    /// inner ones.
     #[test]
     fn the_time_left_of_disks_with_platters_takes_their_inner_tracks_into_account() {
         let mut pool = PoolSpec::new(DriveSpec::named("hdd-7k").unwrap(), VdevLayout::Mirror(2), 1);

@@ -18,7 +18,7 @@ struct ReadLimits {
     delay_factor: u32,
 }
 
-/// More reads than the devices of a vdev begin at the same time, so that they sort and merge the others.
+/// The devices of a vdev begin fewer reads than this at the same time. They sort and merge those that wait.
 const WITHOUT_CLIENTS: ReadLimits = ReadLimits { parallel: 128, delay_factor: 0 };
 /// While clients use the devices.
 const SCRUB_BESIDE_CLIENTS: ReadLimits = ReadLimits { parallel: 2, delay_factor: 2 };
