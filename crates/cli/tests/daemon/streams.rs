@@ -101,6 +101,16 @@ fn packages_carry_properties_holds_and_clones_and_follow_renames() {
     let estimate = site.ok("zfs send -nP -R one/a@2");
     assert!(estimate.starts_with("full\tone/a@1\t") && estimate.contains("\nincremental\t1\tone/a@2\t"), "{estimate}");
     sent(&site, "zfs send -Rh one/a@2", "all");
+    // A dry run in the pool of the sender finds the datasets of the package, not those that were sent.
+    let out = receive(&site, "zfs receive -nv one/z", "all");
+    let said = text(&out.stdout);
+    let why = text(&out.stderr);
+    assert!(out.status.success() && why.is_empty(), "{said}{why}");
+    for (kind, of) in [("full", "@1"), ("incremental", "@2"), ("full", "/x/y@1"), ("incremental", "/c@2")] {
+        let line = format!("would receive {kind} stream of one/a{of} into one/z{of}\n");
+        assert!(said.contains(&line), "{line}{said}");
+    }
+    assert!(said.contains("found clone origin one/z/x@1\n") && !said.contains("already exists"), "{said}");
     let out = receive(&site, "zfs receive -u -o exec=off -x atime two/b/a", "all");
     assert!(out.status.success(), "{}\n{}", text(&out.stderr), site.log());
     let of = |property: &str, name: &str| site.ok(&format!("zfs get -Hp -o value,source {property} {name}"));

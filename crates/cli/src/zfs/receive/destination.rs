@@ -2,6 +2,7 @@
 
 use super::{ReceiveError, Receiving, plain};
 use crate::failure::Failure;
+use std::collections::{BTreeMap, BTreeSet};
 use weir_admin::{CreateDataset, NewKind};
 use weir_dsl::Dsl;
 use weir_machine::Request;
@@ -37,7 +38,7 @@ impl Receiving<'_> {
     pub(super) async fn place_of_new(&self, snapshot: String, parent_from_guid: u64) -> Result<String, Failure> {
         let Some((parent, last)) = snapshot.rsplit_once('/') else { return Ok(snapshot) };
         self.datasets(async |rq, dsl| {
-            if dsl.dir_named(parent).is_some() || parent_from_guid == 0 {
+            if self.dry_run.has(parent) || dsl.dir_named(parent).is_some() || parent_from_guid == 0 {
                 return Ok(snapshot.clone());
             }
             let found = find_guid(rq, dsl, parent, parent_from_guid).await?;
@@ -52,7 +53,7 @@ impl Receiving<'_> {
     pub(super) async fn place_of_existing(&self, snapshot: String, from_guid: u64) -> Result<String, Failure> {
         let (name, short) = snapshot.split_once('@').unwrap_or((&snapshot, ""));
         self.datasets(async |rq, dsl| {
-            if dsl.dir_named(name).is_some() {
+            if self.dry_run.has(name) || dsl.dir_named(name).is_some() {
                 return Ok(snapshot.clone());
             }
             let found = find_guid(rq, dsl, name, from_guid).await?;
@@ -83,6 +84,37 @@ impl Receiving<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Snapshots that a dry run would have received, which later streams of the package build on.
+#[derive(Debug, Default)]
+pub(super) struct DryRun {
+    /// Full names by GUID.
+    snapshots: BTreeMap<u64, String>,
+    datasets: BTreeSet<String>,
+}
+
+impl DryRun {
+    pub(super) fn add(&mut self, snapshot: &str, guid: u64) {
+        let dataset = snapshot.split('@').next().unwrap_or_default();
+        self.datasets.insert(dataset.to_owned());
+        self.snapshots.insert(guid, snapshot.to_owned());
+    }
+
+    /// Whether the dry run would have received into this dataset.
+    pub(super) fn has(&self, dataset: &str) -> bool {
+        self.datasets.contains(dataset)
+    }
+
+    /// Whether the dry run would have received into this dataset or one above it.
+    pub(super) fn has_above(&self, dataset: &str) -> bool {
+        let parents = dataset.match_indices('/').filter_map(|(at, _)| dataset.get(..at));
+        parents.chain([dataset]).any(|name| self.has(name))
+    }
+
+    pub(super) fn snapshot(&self, guid: u64) -> Option<&String> {
+        self.snapshots.get(&guid)
     }
 }
 

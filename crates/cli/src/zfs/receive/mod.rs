@@ -14,10 +14,10 @@ use crate::failure::Failure;
 use crate::options::Places;
 use crate::writable::{WritablePool, refused};
 use clap::Parser;
+use destination::DryRun;
 use follow::Follower;
 use futures_util::future::BoxFuture;
 use overrides::Overrides;
-use std::collections::BTreeSet;
 use weir_admin::{Action, Author, Change, Refusal};
 use weir_dsl::Dsl;
 use weir_dsl::props::ZfsProp;
@@ -142,7 +142,7 @@ pub fn run(call: &Call, args: &ReceiveArgs) -> Result<u8, Failure> {
             has_list: false,
             top: None,
             takes_holds: false,
-            would_receive: BTreeSet::new(),
+            dry_run: DryRun::default(),
         };
         pool.machine.block_on(receiving.run())
     })
@@ -209,8 +209,7 @@ struct Receiving<'a> {
     top: Option<String>,
     /// Whether the stream has holds, which are wanted.
     takes_holds: bool,
-    /// Datasets that a dry run would have received into.
-    would_receive: BTreeSet<String>,
+    dry_run: DryRun,
 }
 
 impl Receiving<'_> {

@@ -104,7 +104,8 @@ impl Receiving<'_> {
         let (name, _) = known.receive.names();
         let is_below = |top: &str| name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
         let follows = self.package.is_recursive && self.package.from.is_some();
-        if follows || self.would_receive.iter().any(|earlier| is_below(earlier)) {
+        if follows || self.dry_run.has_above(name) {
+            self.dry_run.add(&known.receive.snapshot, known.receive.to_guid);
             return Ok(true);
         }
         let makes_parents = self.args.without_pool && known.is_new && is_below(self.target);
@@ -119,7 +120,7 @@ impl Receiving<'_> {
                 return Ok(false);
             }
         }
-        self.would_receive.insert(name.to_owned());
+        self.dry_run.add(&known.receive.snapshot, known.receive.to_guid);
         Ok(true)
     }
 
@@ -290,7 +291,10 @@ impl Receiving<'_> {
             return Ok(None);
         }
         let name = place.split('@').next().unwrap_or_default();
-        let found = self.datasets(async |rq, dsl| find_guid(rq, dsl, name, begin.from_guid).await).await?;
+        let found = match self.dry_run.snapshot(begin.from_guid) {
+            Some(snapshot) => Some(snapshot.clone()),
+            None => self.datasets(async |rq, dsl| find_guid(rq, dsl, name, begin.from_guid).await).await?,
+        };
         let why = || Failure::failed(format!("{doing}: local origin for clone {place} does not exist"));
         let found = found.ok_or_else(why)?;
         if self.args.verbose {
