@@ -384,7 +384,7 @@ pub fn run(args: &MountArgs) -> Result<u8, Failure> {
         let options = MountOptions { source: shown.name(), threads: THREADS, writable, dev, suid, exec, ..options };
         let mounted = fuse::mount(front.tree.clone(), machine.tasks.clone(), Path::new(mountpoint), &options)?;
         if let Some(served_pool) = opened.served_pool() {
-            served_pool.mounts.set_whole_pool(true);
+            served_pool.mounts.set_whole_pool(mounted.unmounter());
         }
         let stop = StopSignal::new()?;
         ready.tell()?;

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_daemon::fuse::{self, CachedNames, FuseError, MountOptions, Mounted};
+use weir_daemon::fuse::{self, CachedNames, FuseError, MountOptions, Mounted, Unmounter};
 use weir_daemon::{DatasetShares, Exports, MountAllows, MountRule};
 use weir_dsl::MountedFileSystems;
 use weir_dsl::props::DatasetKind;
@@ -59,8 +59,8 @@ struct Table {
     /// File systems that are not contained in the mount of their parent, and whose directory is shown there: those whose key is
     /// not loaded, which may not look as if they did not exist, and those with a mount of their own at that place.
     shown: BTreeSet<u64>,
-    /// Whether one mount shows all file systems of the pool.
-    has_whole_pool: bool,
+    /// The mount that shows all file systems of the pool, if there is one.
+    whole_pool: Option<Unmounter>,
 }
 
 impl Table {
@@ -156,15 +156,27 @@ struct Unfinished {
 
 impl Mounts {
     /// Records that one mount shows all file systems.
-    pub fn set_whole_pool(&self, has: bool) {
-        self.0.lock().has_whole_pool = has;
+    pub fn set_whole_pool(&self, mount: Unmounter) {
+        self.0.lock().whole_pool = Some(mount);
+    }
+
+    /// Fails if a process uses the mount that shows all file systems. It blocks.
+    ///
+    /// # Errors
+    /// The mount point and the reason.
+    pub fn check_whole_pool(&self) -> Result<(), String> {
+        let mount = self.0.lock().whole_pool.clone();
+        match mount.filter(Unmounter::is_busy) {
+            Some(mount) => Err(format!("'{}': {}", mount.path().display(), FuseError::Busy)),
+            None => Ok(()),
+        }
     }
 
     /// The mounted file systems. Mounts that an administrator ended with `umount` are not.
     pub fn mounted(&self) -> MountedFileSystems {
         self.forget_ended();
         let table = self.0.lock();
-        match table.has_whole_pool {
+        match table.whole_pool.is_some() {
             true => MountedFileSystems::All,
             false => MountedFileSystems::These(table.by_id.keys().copied().collect()),
         }

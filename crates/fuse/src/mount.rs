@@ -352,6 +352,24 @@ impl Mounted {
 }
 
 impl Unmounter {
+    /// Whether a process uses the mount: has a file open, or works in a directory of it. Only root learns it; for other users this
+    /// returns false. It blocks as [`Unmounter::unmount_if_free`] does.
+    pub fn is_busy(&self) -> bool {
+        // The first call with this flag marks a mount that is free as expired, and leaves it (umount2(2)).
+        let probe = || rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::EXPIRE);
+        (0..LOOKS).all(|look| {
+            if look > 0 {
+                std::thread::park_timeout(LOOK);
+            }
+            probe() == Err(rustix::io::Errno::BUSY)
+        })
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Unmounts if nothing uses the mount, or in any case if `force` is set. Returns true if the mount was only detached.
     ///
     /// # Errors

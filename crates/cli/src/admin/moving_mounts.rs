@@ -71,6 +71,16 @@ impl ServedPool {
             self.automounts().iter().for_each(|automounts| automounts.leave(effect.name_after()));
             return Ok(Vec::new());
         }
+        let closes_pool =
+            effect.change == MountChange::Forbidden && effect.recursive && effect.name == self.engine.name();
+        if closes_pool && !effect.force {
+            let pool = self.clone();
+            let checking = tokio::task::spawn_blocking(move || pool.mounts.check_whole_pool());
+            // One that does not answer is ended with the pool.
+            if let Ok(Ok(Err(why))) = tokio::time::timeout(UNMOUNT_TIME, checking).await {
+                return Err(Refusal::new(RefusalKind::Busy, format!("cannot unmount {why}")));
+            }
+        }
         let concerns = |name: &str| match &effect.change {
             MountChange::Destroyed { names } => names.iter().any(|destroyed| destroyed == name),
             _ => is_below(name, &effect.name),

@@ -276,6 +276,32 @@ fn run_in(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
 }
 
 #[test]
+fn a_pool_with_a_busy_mount_is_not_exported_unless_forced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let disk = format!("{folder}/d");
+    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
+    ok(&["zpool", "create", "p", &disk]);
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root learns whether a mount is busy");
+        return;
+    }
+    let Some(mut mount) = Mount::new(folder, "p", at.path()) else { return };
+    // It works in a directory of the mount, and has no file open.
+    let mut user = Command::new("sleep").arg("600").current_dir(at.path()).spawn().unwrap();
+    let refused = weir(&["zpool", "export", "-d", folder, "p"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let busy = format!("cannot unmount '{}': pool or dataset is busy", at.path().display());
+    assert!(refused.status.code() == Some(1) && said.contains(&busy), "{said}");
+    assert!(mount.0.try_wait().unwrap().is_none(), "the mount is still served");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    ok(&["zpool", "export", "-d", folder, "p"]);
+    assert!(mount.0.wait().unwrap().success());
+}
+
+#[test]
 fn projects_are_set_through_a_mount() {
     let dir = tempfile::tempdir().unwrap();
     let at = tempfile::tempdir().unwrap();
