@@ -101,6 +101,11 @@ impl Shares {
         self.state().overrides.insert(id, is_shared);
     }
 
+    /// Whether clients of NFS or SMB can use a file system.
+    pub fn is_shared(&self, shares: &DatasetShares) -> bool {
+        !(shares.nfs.is_off() && shares.smb.is_off()) && self.state().is_mounted(shares)
+    }
+
     /// Shares a file system that was just mounted; its clients change nothing if the mount forbids changes.
     pub(crate) fn set_mounted(&self, id: u64, read_only: bool) {
         let mut state = self.state();

@@ -513,6 +513,9 @@ fn share_one(call: &Call, args: &ShareArgs, name: &str) -> Result<u8, Failure> {
             match &shares.mount {
                 _ if is_off && args.all => continue,
                 _ if is_off => return Err(failed(&doing, "sharenfs and sharesmb are off: set one of them")),
+                _ if target.front.shares.is_shared(shares) && !args.all => {
+                    return Err(failed(&doing, "filesystem already shared"));
+                }
                 MountRule::At(_) | MountRule::OnCommand(_) => target.front.share_one(shares.id, true),
                 MountRule::Legacy => return Err(failed(&doing, "legacy mountpoint: set mountpoint to a path")),
                 MountRule::Never(why) => return Err(failed(&doing, why)),
@@ -535,10 +538,12 @@ pub fn unshare(call: &Call, args: &UnshareArgs) -> Result<u8, Failure> {
 fn unshare_one(call: &Call, args: &UnshareArgs, name: &str) -> Result<u8, Failure> {
     let doing = format!("cannot unshare '{name}'");
     with_pool(call, &args.places, name, &doing, |target| {
-        target.file_system(name, &doing)?;
         if target.front.shares.sharing() != Sharing::ByProperties {
             let why = "everything in the pool is shared, because the process that serves it was started so";
             return Err(failed(&doing, why));
+        }
+        if !args.all && !target.front.shares.is_shared(target.file_system(name, &doing)?) {
+            return Err(failed(&doing, "not currently shared"));
         }
         let is_chosen = |shares: &&DatasetShares| args.all || shares.dataset == name;
         target.below(name).filter(is_chosen).for_each(|shares| target.front.share_one(shares.id, false));

@@ -142,7 +142,11 @@ fn the_status_says_how_each_dataset_is_shared_and_why_not() {
     has(&status, "    nbd: not served: weir:nbd: 'tank/v' has the name 'disk' already");
     // The end of a share lasts until its property is set again, above it as well.
     for set in ["sharenfs=ro tank/home", "sharenfs=on tank"] {
+        let said = site.fails("zfs share tank/home");
+        assert!(said.contains("cannot share 'tank/home': filesystem already shared"), "{said}");
         site.ok("zfs unshare tank/home");
+        let said = site.fails("zfs unshare tank/home");
+        assert!(said.contains("cannot unshare 'tank/home': not currently shared"), "{said}");
         has(&site.ok("daemon status"), "    nfs3: not served: zfs unshare ended it");
         site.ok(&format!("zfs set {set}"));
         has(&site.ok("daemon status"), "  tank/home: nfs3 /tank/home");

@@ -125,7 +125,7 @@ fn commands_wait_for_a_pool_that_is_being_opened() {
     let site = Site::new(1);
     let mut daemon = site.start();
     site.ok("zpool create tank d0");
-    site.ok("zfs create tank/a");
+    site.ok("zfs create -o sharenfs=on tank/a");
     for line in [
         "zfs list -H -o name tank/a",
         "zpool status tank",
