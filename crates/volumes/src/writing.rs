@@ -15,7 +15,7 @@ use weir_dmu::live::SpaceReserve;
 use weir_dmu::txg::Tx;
 use weir_dmu::{ErrorLocation, ObjectError, ObjectSet, zap};
 use weir_format::zil::{LogBody, LogRecord};
-use weir_machine::{Request, Stage};
+use weir_machine::{Request, Stage, Target};
 use weir_zil::{Replayer, Zil};
 
 /// Maximum number of bytes that one transaction writes.
@@ -180,6 +180,7 @@ impl Volume {
     /// # Errors
     /// [`VolumeError::Object`] if the pool is suspended or the log cannot be written.
     pub async fn flush(&self, rq: &Request) -> Result<(), VolumeError> {
+        rq.set_target(Target { dataset: self.objects.id().0, object: DATA.0, ..Target::default() });
         if self.write_state.is_none() {
             return Ok(());
         }

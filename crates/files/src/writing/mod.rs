@@ -67,7 +67,7 @@ use weir_dmu::zap::{self, NewZap};
 use weir_format::znode::{Timestamp, master};
 use weir_format::{ObjectId, ObjectType};
 use weir_machine::lock::Mutex;
-use weir_machine::{Machine, Request, Stage};
+use weir_machine::{Machine, Request, Stage, Target};
 use weir_zil::Zil;
 
 /// The only ZPL version that can be written.
@@ -285,6 +285,8 @@ impl FileSystem {
     /// # Errors
     /// [`FileError::Device`] if the pool is suspended.
     pub async fn sync(&self, rq: &Request, object: Option<ObjectId>) -> Result<(), FileError> {
+        let number = object.map_or(0, |object| object.0);
+        rq.set_target(Target { dataset: self.objects().id().0, object: number, ..Target::default() });
         let Some(writing) = &self.writing else { return Ok(()) };
         match (&writing.zil, self.objects().txgs()) {
             (Some(zil), _) => zil.commit(rq, object).await.map_err(FileError::opening),
