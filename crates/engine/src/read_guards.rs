@@ -187,8 +187,15 @@ impl Synced<'_> {
         };
         set_out_of_service(tree, &self.engine.devices().offline(), &of(|leaf| leaf.faulted));
         let in_use = of(|leaf| leaf.present);
-        let (mut state, mut states) = status::states(tree, &|guid| in_use.contains(&guid), &vdevs.dtls());
-        if status::mark_removed(tree, &of(|leaf| leaf.gone), &mut states) {
+        let gone = of(|leaf| leaf.gone);
+        // The open file of a device whose path does not lead to it any more may still have its blocks, if the pool works.
+        let without_gone = self.engine.devices().suspended_because().is_some();
+        if without_gone {
+            set_removed(tree, &gone);
+        }
+        let is_present = |guid| in_use.contains(&guid) && !(without_gone && gone.contains(&guid));
+        let (mut state, mut states) = status::states(tree, &is_present, &vdevs.dtls());
+        if !without_gone && status::mark_removed(tree, &gone, &mut states) {
             state = state.max(VdevState::Degraded);
         }
         (state, states)
@@ -202,6 +209,11 @@ impl Synced<'_> {
         let limits = ScanOptions { leaves_out: Some(&leaves_out), patience: Some(LABELS_WITHIN), skips_absent: true };
         Ok(assemble(scan_with(&self.engine.machine, &options.search, &limits).await?))
     }
+}
+
+fn set_removed(vdev: &mut VdevConfig, gone: &BTreeSet<u64>) {
+    vdev.removed |= vdev.is_leaf() && gone.contains(&vdev.guid);
+    vdev.children.iter_mut().for_each(|child| set_removed(child, gone));
 }
 
 /// Marks the leaves that are out of service, also before that is in the configuration, and if it is not kept there.

@@ -64,7 +64,7 @@ use weir_machine::accounts::{Content, Redundancy};
 use weir_machine::{Origin, Request};
 
 /// Why a pool is suspended whose other metaslabs are full.
-const LOADS_FAILED: &str = "there is no space, except in metaslabs whose space maps could not be read";
+const LOADS_FAILED: &str = "the space maps of metaslabs cannot be read, and other metaslabs have no space";
 
 /// Options of writing a block.
 #[derive(Clone, Debug)]

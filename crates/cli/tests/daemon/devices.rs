@@ -167,14 +167,17 @@ fn a_device_that_cannot_be_opened_hides_neither_its_pool_nor_others() {
 
 #[test]
 fn a_suspended_pool_is_listed_and_exported_only_if_that_is_asked_for() {
-    let site = Site::new(1);
+    let site = Site::new(2);
     let _running = site.start();
-    site.ok("zpool create -O mountpoint=none p d0");
+    site.ok("zpool create -O mountpoint=none p mirror d0 d1");
     site.ok("zpool sync");
-    let disk = std::fs::File::options().write(true).open(site.path("d0")).unwrap();
-    disk.set_len(0).unwrap();
+    for device in ["d0", "d1"] {
+        std::fs::File::options().write(true).open(site.path(device)).unwrap().set_len(0).unwrap();
+    }
     let mut waiting = site.command("zfs create p/a").spawn().unwrap();
     site.wait_until("the pool is suspended", || site.ok("zpool list -Ho health p") == "SUSPENDED\n");
+    // One device is out of service; the other stays in service, because the pool needs it, and does not work either.
+    site.wait_for_state("mirror-0", "UNAVAIL");
     let why = site.fails("zpool export p");
     assert!(why.contains("pool I/O is currently suspended") && why.contains("zpool export -F"), "{why}");
     // They would wait, and be carried out later, when who asked for them may be gone.
