@@ -10,7 +10,6 @@ const POWER: &str = "Weir does not switch the power of enclosure slots";
 pub const COMMANDS: &[(&str, &str)] = &[
     ("zpool ddtprune", "the dedup tables that Weir makes hold no ages of entries"),
     ("zfs jail", "only FreeBSD has jails"),
-    ("zfs rewrite", "not supported yet; 'cp' and 'mv' write a file anew"),
     ("zfs unjail", "only FreeBSD has jails"),
     ("zfs unzone", "Weir has no module in the kernel, to which user namespaces could be attached"),
     ("zfs zone", "Weir has no module in the kernel, to which user namespaces could be attached"),
@@ -21,6 +20,7 @@ pub type RefusedOption = (&'static str, &'static [&'static str], Option<&'static
 
 /// Options that Weir refuses.
 pub const OPTIONS: &[RefusedOption] = &[
+    ("zfs rewrite", &["-P"], None, "Weir writes no blocks that keep their logical birth time"),
     ("zfs share", &["-l"], None, "'zfs load-key' loads keys"),
     ("zfs unmount", &["-u"], None, "'zfs unload-key' unloads keys"),
     ("zpool add", &["-g"], None, "new vdevs have no GUIDs before they are added"),

@@ -197,7 +197,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// Operation on a range of a file (`fallocate(2)`).
+/// Operation on a range of a file (`fallocate(2)`, `zfs rewrite`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// Check that the range fits, and extend the file to its end unless the size is kept. A copy-on-write file system
@@ -213,6 +213,8 @@ pub enum Space {
     },
     /// Free the range; the size stays the same.
     Punch,
+    /// Write the blocks of the range anew with the same contents, as the present properties say; times and size stay the same.
+    Rewrite,
 }
 
 /// Behaviour of setting an extended attribute.

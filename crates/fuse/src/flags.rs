@@ -3,6 +3,7 @@
 //! ```text
 //!   FS_IOC_GETFLAGS, SETFLAGS       a word of flags                                          chattr, lsattr
 //!   FS_IOC_FSGETXATTR, FSSETXATTR   flags, extent size, extents, project, 12 bytes unused    chattr -p, zfs project
+//!   ZFS_IOC_REWRITE                 offset, length, flags, argument: 8 bytes each            zfs rewrite
 //! ```
 //!
 //! Numbers are in native byte order. The kernel has checked that the caller owns the file and that only the superuser
@@ -10,9 +11,11 @@
 
 use crate::inner::report;
 use fuser::Errno;
+use std::ops::Range;
 use weir_files::tree::{Node, Tree};
-use weir_files::{Cred, FileFlags, SetFlags};
+use weir_files::{Cred, FileFlags, SetFlags, Space};
 use weir_linux::file_flags::{self, GET as GET_XATTR, SET as SET_XATTR};
+use weir_linux::rewrite::{self, COMMAND as REWRITE, RewriteArgs};
 use weir_machine::Request;
 
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -42,6 +45,8 @@ pub(crate) enum IoctlRequest {
     SetFlags(u32),
     /// Set the flags and the project of `struct fsxattr`.
     SetXattr(u32, u32),
+    /// Write the blocks of a range anew.
+    Rewrite(RewriteArgs),
 }
 
 fn word(data: &[u8], at: usize) -> Option<u32> {
@@ -56,6 +61,7 @@ impl IoctlRequest {
             GET_XATTR => Some(IoctlRequest::Xattr),
             SET_FLAGS => Some(IoctlRequest::SetFlags(word(data, 0)?)),
             SET_XATTR => Some(IoctlRequest::SetXattr(word(data, 0)?, word(data, PROJECT_AT)?)),
+            REWRITE => Some(IoctlRequest::Rewrite(RewriteArgs::decode(data)?)),
             _ => None,
         }
     }
@@ -80,6 +86,11 @@ impl IoctlRequest {
     /// Executes the ioctl on a file and returns its output bytes.
     pub(crate) async fn execute(self, rq: &Request, tree: &Tree, cred: &Cred, node: Node) -> Result<Vec<u8>, Errno> {
         let set = match self {
+            IoctlRequest::Rewrite(args) => {
+                let range = rewrite_range(args)?;
+                let done = tree.allocate(rq, cred, node, range, Space::Rewrite).await;
+                return done.map(|_| Vec::new()).map_err(|e| report(rq, &e));
+            }
             IoctlRequest::SetFlags(flags) => decode_flags(flags, |known| known.1)?,
             IoctlRequest::SetXattr(_, NO_PROJECT) => return Err(Errno::EINVAL),
             IoctlRequest::SetXattr(flags, project) => {
@@ -103,6 +114,17 @@ impl IoctlRequest {
     }
 }
 
+/// The range of a rewrite: a length of 0 is that to the end. As in OpenZFS, EOPNOTSUPP for a physical rewrite in a pool without its
+/// feature, and EINVAL for other flags and an argument.
+fn rewrite_range(args: RewriteArgs) -> Result<Range<u64>, Errno> {
+    match args {
+        RewriteArgs { flags: rewrite::PHYSICAL, argument: 0, .. } => Err(Errno::EOPNOTSUPP),
+        RewriteArgs { flags: 0, argument: 0, offset, length: 0 } => Ok(offset..u64::MAX),
+        RewriteArgs { flags: 0, argument: 0, offset, length } => Ok(offset..offset.saturating_add(length)),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +134,14 @@ mod tests {
         assert_eq!(IoctlRequest::of(GET_FLAGS, &[]), Some(IoctlRequest::Flags));
         assert_eq!(IoctlRequest::of(SET_FLAGS, &[1, 2]), None, "too short");
         assert_eq!(IoctlRequest::of(0x5401, &[0; 99]), None);
+        let args = RewriteArgs { offset: 4096, length: 7, ..RewriteArgs::default() };
+        assert_eq!(IoctlRequest::of(REWRITE, &args.encode()), Some(IoctlRequest::Rewrite(args)));
+        assert_eq!(IoctlRequest::of(REWRITE, &args.encode()[1..]), None, "too short");
+        assert_eq!(rewrite_range(args), Ok(4096..4103));
+        assert_eq!(rewrite_range(RewriteArgs { length: 0, ..args }), Ok(4096..u64::MAX));
+        for (flags, errno) in [(rewrite::PHYSICAL, Errno::EOPNOTSUPP), (2, Errno::EINVAL)] {
+            assert_eq!(rewrite_range(RewriteArgs { flags, ..args }).unwrap_err().code(), errno.code());
+        }
         let mut structure = [0; XATTR_BYTES];
         structure[..4].copy_from_slice(&0x208u32.to_ne_bytes());
         structure[12..16].copy_from_slice(&77u32.to_ne_bytes());

@@ -32,6 +32,7 @@ mod net;
 pub mod own_mounts;
 mod part_lock;
 pub mod production;
+pub mod rewrite;
 mod ring;
 pub mod signals;
 mod state_file;

@@ -16,6 +16,7 @@ mod project;
 mod property_list;
 mod receive;
 mod redact;
+mod rewrite;
 mod select;
 mod send;
 mod set;
@@ -71,6 +72,7 @@ enum ZfsCommand {
     Redact(redact::RedactArgs),
     Release(holds::ReleaseArgs),
     Rename(snapshot::RenameArgs),
+    Rewrite(rewrite::RewriteArgs),
     Rollback(snapshot::RollbackArgs),
     Send(send::SendArgs),
     Set(set::SetArgs),
@@ -124,6 +126,7 @@ pub fn run(call: &Call, args: &ZfsArgs) -> Result<u8, Failure> {
         ZfsCommand::Redact(args) => redact::run(call, args),
         ZfsCommand::Release(args) => holds::release(call, args),
         ZfsCommand::Rename(args) => snapshot::rename(call, args),
+        ZfsCommand::Rewrite(args) => rewrite::run(call, args),
         ZfsCommand::Rollback(args) => snapshot::rollback(call, args),
         ZfsCommand::Send(args) => send::run(call, args),
         ZfsCommand::Set(args) => set::run(call, args),

@@ -188,7 +188,7 @@ fn commands_that_weir_lacks_and_things_that_are_not_there_are_named() {
         assert_eq!(out.status.code(), Some(code), "{line}: {}", text(&out.stderr));
         text(&out.stderr)
     };
-    for line in ["zpool ddtprune tank", "zfs rewrite tank/x"] {
+    for line in ["zpool ddtprune tank", "zfs jail 1 tank/x"] {
         let error = said(line, 2);
         assert!(error.contains("is refused: "), "{line}: {error}");
         assert!(!error.contains("did you mean"), "{line}: {error}");

@@ -302,6 +302,65 @@ fn a_pool_with_a_busy_mount_is_not_exported_unless_forced() {
 }
 
 #[test]
+fn rewritten_files_take_new_properties_and_keep_contents_times_and_holes() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = tempfile::tempdir().unwrap();
+    let folder = dir.path().to_str().unwrap();
+    let disk = format!("{folder}/d");
+    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    ok(&["zpool", "create", "p", &disk]);
+    ok(&["zfs", "create", "-d", folder, "-o", "compression=off", "p/fs"]);
+    let Some(mount) = Mount::new(folder, "p", at.path()) else { return };
+    let inner = at.path().join("fs/inner");
+    std::fs::create_dir_all(&inner).unwrap();
+    // Text, a hole of 4 MiB, and a last block that is not full.
+    let text: Vec<u8> = b"the same words again and again ".iter().copied().cycle().take(5_000_001).collect();
+    let path = inner.join("file");
+    std::fs::write(&path, &text).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &text, 12 << 20).unwrap();
+    drop(file);
+    let before = std::fs::metadata(&path).unwrap();
+    let contents = std::fs::read(&path).unwrap();
+    let referenced = || -> u64 {
+        ok(&["zpool", "sync", "-d", folder, "p"]);
+        ok(&["zfs", "get", "-d", folder, "-Hpo", "value", "referenced", "p/fs"]).trim().parse().unwrap()
+    };
+    let uncompressed = referenced();
+    ok(&["zfs", "snapshot", "-d", folder, "p/fs@before"]);
+    ok(&["zfs", "set", "-d", folder, "compression=lz4", "p/fs"]);
+    let name = path.to_str().unwrap();
+    // Up to the hole; then all of it.
+    assert_eq!(ok(&["zfs", "rewrite", "-v", "-l", "6M", name]), format!("{name}\n"));
+    let half = referenced();
+    assert!(half < uncompressed * 3 / 4, "{half} of {uncompressed}");
+    assert_eq!(ok(&["zfs", "rewrite", "-rvx", at.path().to_str().unwrap()]), format!("{name}\n"));
+    let compressed = referenced();
+    assert!(compressed < uncompressed / 4, "{compressed} of {uncompressed}");
+    let after = std::fs::metadata(&path).unwrap();
+    let times = |of: &std::fs::Metadata| {
+        use std::os::unix::fs::MetadataExt;
+        [of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec()]
+    };
+    assert_eq!((after.len(), times(&after)), (before.len(), times(&before)));
+    assert!(std::fs::read(&path).unwrap() == contents, "the contents changed");
+    assert!(std::fs::read(at.path().join("fs/.zfs/snapshot/before/inner/file")).unwrap() == contents);
+    let elsewhere = dir.path().join("plain");
+    std::fs::write(&elsewhere, "x").unwrap();
+    for (words, why) in [
+        (vec!["zfs", "rewrite", elsewhere.to_str().unwrap()], "it is on no mounted ZFS file system"),
+        (vec!["zfs", "rewrite", inner.to_str().unwrap()], "is a directory: -r rewrites its files"),
+        (vec!["zfs", "rewrite", "-v", "/nowhere/file"], "failed to stat /nowhere/file"),
+    ] {
+        let out = weir(&words).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.code() == Some(1) && said.contains(why), "{words:?}: {said}");
+    }
+    mount.end();
+    check(dir.path(), "p");
+}
+
+#[test]
 fn projects_are_set_through_a_mount() {
     let dir = tempfile::tempdir().unwrap();
     let at = tempfile::tempdir().unwrap();

@@ -359,11 +359,16 @@ impl Client {
         self.counter.did("xattr-set");
     }
 
-    /// Zeroes a range of a file or punches a hole.
+    /// Zeroes a range of a file, punches a hole, or writes the blocks anew.
     async fn zero(&mut self, rq: &Request, files: &FileSystem, file: usize) {
         let at = self.rng.below(60_000);
         let len = 1 + self.rng.below(40_000);
-        let space = if self.rng.chance(1, 2) { Space::Punch } else { Space::Zero { keep_size: false } };
+        let space = [Space::Punch, Space::Zero { keep_size: false }, Space::Rewrite][self.rng.below(3) as usize];
+        if space == Space::Rewrite {
+            // What is on stable storage stays there, and what is not, too.
+            files.contents().allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
+            return self.counter.did("rewrite");
+        }
         self.contents(self.moments.now(), file, |file| {
             let bytes = &mut file.bytes;
             let end = (at + len) as usize;

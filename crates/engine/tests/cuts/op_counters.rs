@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 /// All kinds. The last five are observations: discards by the disks, opened pools with cloned blocks, pools that were
 /// rewound, slow I/Os, and devices that hung and were taken out of service.
-const KINDS: [&str; 42] = [
+const KINDS: [&str; 43] = [
     "create",
     "mkdir",
     "remove",
@@ -18,6 +18,7 @@ const KINDS: [&str; 42] = [
     "xattr-set",
     "xattr-remove",
     "punch",
+    "rewrite",
     "zero",
     "copy",
     "write",

@@ -7,6 +7,7 @@ use super::access_checks;
 use super::make::NAME_BYTES;
 use super::node::Node;
 use super::quota::owners;
+use super::rewrite;
 use crate::attributes::Attributes;
 use crate::change::{Cred, Space, WriteAt};
 use crate::error::FileError;
@@ -192,7 +193,7 @@ impl Contents<'_> {
         if size_bytes > MAX_FILE_BYTES { Err(FileError::TooLarge) } else { Ok(()) }
     }
 
-    /// Reserves, zeroes or punches a range of a regular file and returns its attributes.
+    /// Reserves, zeroes, punches or rewrites a range of a regular file and returns its attributes.
     ///
     /// # Errors
     /// [`FileError::Invalid`] for an empty range; [`FileError::NoSpace`] for a reservation of more than is available; else as [`Contents::write`](crate::Contents::write).
@@ -204,7 +205,13 @@ impl Contents<'_> {
         range: Range<u64>,
         space: Space,
     ) -> Result<Attributes, FileError> {
-        self.allocate_locked(rq, cred, file, range, space).await?;
+        if range.is_empty() {
+            return Err(FileError::Invalid { why: "empty range" });
+        }
+        match space {
+            Space::Rewrite => rewrite::rewrite(self, rq, cred, file, range).await?,
+            _ => self.allocate_locked(rq, cred, file, range, space).await?,
+        }
         self.files.commit_if_sync_always(rq, Some(file)).await?;
         self.files.attrs().get(rq, file).await
     }
@@ -218,9 +225,6 @@ impl Contents<'_> {
         space: Space,
     ) -> Result<(), FileError> {
         let writing = self.files.writing()?;
-        if range.is_empty() {
-            return Err(FileError::Invalid { why: "empty range" });
-        }
         Self::check_size(range.end)?;
         let _held = writing.locks.one(rq, file).await;
         let mut node = self.files.nodes().load(rq, file).await?.require_file()?;
@@ -233,6 +237,7 @@ impl Contents<'_> {
             Space::Reserve { keep_size } => (false, keep_size),
             Space::Zero { keep_size } => (true, keep_size),
             Space::Punch => (true, true),
+            Space::Rewrite => (false, true),
         };
         let grows = !keeps_size && range.end > size_bytes;
         // There is nothing to punch beyond the end.

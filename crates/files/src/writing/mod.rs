@@ -41,6 +41,7 @@ pub(crate) mod posix_acl;
 mod quota;
 mod rename;
 mod replay;
+mod rewrite;
 pub(crate) mod sa_attrs;
 mod set;
 mod set_acl;

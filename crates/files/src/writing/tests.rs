@@ -268,6 +268,7 @@ impl Play<'_> {
                 let space = match how {
                     0 | 1 => Space::Reserve { keep_size },
                     2 | 3 => Space::Zero { keep_size },
+                    4 => Space::Rewrite,
                     _ => Space::Punch,
                 };
                 let real = fs.contents().allocate(rq, cred, file.0, range.clone(), space).await;

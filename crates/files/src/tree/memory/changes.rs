@@ -290,6 +290,9 @@ impl State {
         space: Space,
     ) -> Result<Attributes, FileError> {
         let entry = self.file(file)?;
+        if space == Space::Rewrite {
+            return Ok(entry.attributes.clone());
+        }
         let size_bytes = entry.attributes.size_bytes;
         let keep_size =
             matches!(space, Space::Punch | Space::Reserve { keep_size: true } | Space::Zero { keep_size: true });
