@@ -34,6 +34,7 @@ async fn facts(engine: &Engine) -> Result<PoolFacts, PoolError> {
     let tables = dedup::dedup_tables(rq, &mos, &tree.children).await?;
     Ok(PoolFacts {
         activities: activities.collect(),
+        suspended: engine.devices().suspended_because().map(|why| why.to_string()),
         fragmentation_percent: capacity.fragmentation,
         dedup_table_bytes: tables.memory_bytes,
         ..PoolFacts::default()

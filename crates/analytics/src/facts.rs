@@ -12,6 +12,9 @@ use utoipa::ToSchema;
 pub struct PoolFacts {
     /// Activities in progress, as `zpool wait` names them: `scrub`, `resilver`, `trim` …
     pub activities: Vec<String>,
+    /// Why the pool is suspended, if it is.
+    #[serde(default)]
+    pub suspended: Option<String>,
     /// Fragmentation of free space in percent; `None` if no space map has a histogram.
     pub fragmentation_percent: Option<u64>,
     /// Bytes of memory that the blocks of the dedup tables take if all are cached.

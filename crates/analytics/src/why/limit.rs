@@ -24,6 +24,10 @@ pub(super) fn sources(view: &View<'_>) -> Option<String> {
 pub(super) fn sentence(view: &View<'_>, findings: &[Finding]) -> String {
     let requests: u64 = view.clients.iter().map(|row| row.requests).sum();
     let time_ns: u64 = view.clients.iter().map(|row| row.time_ns).sum();
+    if view.facts.suspended.is_some() {
+        let of = view.subject.map(|subject| format!(" of {subject}")).unwrap_or_default();
+        return format!("{requests} requests{of} ended in {}; the pool is suspended, and others wait.", view.time());
+    }
     if requests == 0 {
         return match view.subject {
             None if !findings.is_empty() => format!("No request of a client ended in {}.", view.time()),

@@ -52,6 +52,8 @@ const ENOUGH_REQUESTS: u64 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
+    /// The pool is suspended: its devices fail or do not answer.
+    Suspended,
     /// Writers wait for the intent log, which is on the devices that hold the data.
     SyncWritesWithoutLogDevice,
     /// Writers are delayed because the devices do not keep up.
@@ -201,12 +203,30 @@ fn all_findings(view: &View<'_>) -> Vec<Finding> {
     found.map(|finding| Finding { weight: rounded(finding.weight), ..finding }).collect()
 }
 
+fn suspended(pool: &str, why: &str) -> Finding {
+    Finding {
+        cause: Cause::Suspended,
+        subject: pool.to_owned(),
+        weight: 1.0,
+        figures: BTreeMap::new(),
+        sentence: format!("The pool is suspended: {why}. Requests that change it or need its devices wait, or fail."),
+        advice: format!(
+            "Bring the devices back, or give them room, then run 'zpool clear {pool}'; 'zpool status {pool}' names them."
+        ),
+    }
+}
+
 /// Diagnoses a pool, or a dataset with its descendants or a client of it. Without requests, nothing limits a dataset or a client.
 pub fn diagnose(interval: &Interval, facts: &PoolFacts, subject: Option<&str>) -> Diagnosis {
     let of_clients = interval.clients.iter().filter(|row| row.protocol != "internal");
     let clients = of_clients.filter(|row| subject.is_none_or(|subject| is_of(row, subject))).collect();
     let view = View { interval, facts, subject, clients };
-    let mut findings = if subject.is_some() && view.clients.is_empty() { Vec::new() } else { all_findings(&view) };
+    let mut findings = match &facts.suspended {
+        // Requests that wait for it have not ended, and others tell nothing.
+        Some(why) => vec![suspended(&interval.pool, why)],
+        None if subject.is_some() && view.clients.is_empty() => Vec::new(),
+        None => all_findings(&view),
+    };
     findings
         .sort_by(|a, b| b.weight.total_cmp(&a.weight).then_with(|| (a.cause, &a.subject).cmp(&(b.cause, &b.subject))));
     debug_assert!(findings.iter().all(|found| (0.0..=1.0).contains(&found.weight)), "weights are shares");

@@ -108,6 +108,18 @@ fn changed(change: impl FnOnce(&mut Interval)) -> Interval {
 }
 
 #[test]
+fn of_a_suspended_pool_nothing_else_is_said() {
+    let facts = PoolFacts { suspended: Some("disk1 does not answer".into()), ..PoolFacts::default() };
+    for subject in [None, Some("tank/home"), Some("tank/idle")] {
+        let diagnosis = diagnose(&healthy(), &facts, subject);
+        let causes: Vec<Cause> = diagnosis.findings.iter().map(|found| found.cause).collect();
+        assert_eq!(causes, [Cause::Suspended]);
+        assert!(diagnosis.findings[0].sentence.starts_with("The pool is suspended: disk1 does not answer."));
+        assert!(diagnosis.limit.ends_with("the pool is suspended, and others wait."), "{}", diagnosis.limit);
+    }
+}
+
+#[test]
 fn nothing_is_wrong_with_a_healthy_load_and_an_idle_pool() {
     let diagnosis = diagnose(&healthy(), &PoolFacts::default(), None);
     assert_eq!(diagnosis.findings, []);
