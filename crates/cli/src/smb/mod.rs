@@ -7,6 +7,8 @@ use crate::call::Input;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
 use clap::{Parser, Subcommand};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use weir_daemon::smb::{Connection, SmbError, UNPRIVILEGED_PORT, is_running, status_of, users};
 use weir_linux::Production;
 
@@ -144,5 +146,19 @@ fn list(scripted: bool) -> Result<u8, Failure> {
 fn remove(name: &str) -> Result<u8, Failure> {
     let machine = Production::from_env().build()?;
     machine.block_on(users::remove(&machine.clock, &places::of_port(UNPRIVILEGED_PORT)?, name))?;
+    // smbd looks at its users when they log on, and not again.
+    for (_, directories) in places::all()?.into_iter().filter(|(_, directories)| is_running(directories)) {
+        let status = machine.block_on(status_of(&machine, &directories))?;
+        let of_user = status.connections.into_iter().filter(|connection| connection.user.eq_ignore_ascii_case(name));
+        for pid in of_user.filter_map(|connection| Pid::from_raw(i32::try_from(connection.pid).ok()?)) {
+            match kill_process(pid, Signal::TERM) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(why) => {
+                    let what = format!("weir smb: '{name}' is removed, but its connection (process {pid}) did not end");
+                    return Err(Failure::failed(format!("{what}: {why}")));
+                }
+            }
+        }
+    }
     Ok(0)
 }

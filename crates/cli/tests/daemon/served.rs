@@ -419,6 +419,14 @@ fn sharesmb_makes_and_ends_shares() {
     drop((client, music));
     site.ok("zfs set sharesmb=on tank/a");
     assert!(site.smb("tank_a", "ls").contains("inner"));
+    // A user that is removed loses the connection.
+    let mut removed = Session::open(&site, "Music");
+    assert!(removed.says("ls", "blocks of size") && site.ok("smb status -H").contains("\tann\t"));
+    site.ok("smb user remove ann");
+    site.wait_until("the connection ended", || !site.ok("smb status -H").contains("\tann\t"));
+    drop(removed);
+    site.with_input("smb user add ann", "a password\n");
+    assert!(site.smb("tank_a", "ls").contains("inner"));
     assert_eq!(mounts_below(&site.path("run-smb")).len(), 2);
     // After SIGKILL, smbd and the mounts of the daemon remain; the next start replaces them.
     daemon.signal(rustix::process::Signal::KILL);
