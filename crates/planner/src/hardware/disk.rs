@@ -30,7 +30,7 @@ pub struct Counters {
 
 /// The processors of the modelled server, what work costs on them, and the payload of the load: shared by all devices.
 pub struct Work {
-    /// The payload, of which disks keep references.
+    /// The payload, of which and of whose parity disks hold the factors alone.
     pub payload: Arc<Payload>,
     /// The processors.
     pub processors: Mutex<Processors>,
@@ -179,7 +179,7 @@ impl ModelDisk {
                     state.sequential_write_ns += len as f64 * 1e9 / rate;
                     let mut at = offset;
                     for part in std::mem::take(&mut io.parts) {
-                        state.contents.write(at, &part, Some(&self.work.payload));
+                        state.contents.write(at, &part, &self.work.payload);
                         at += part.len() as u64;
                     }
                 }
@@ -222,7 +222,7 @@ impl ModelDisk {
         {
             let state = self.lock();
             for buf in &mut io.bufs {
-                state.contents.read(at, buf.as_mut());
+                state.contents.read(at, buf.as_mut(), &self.work.payload);
                 at += buf.len() as u64;
             }
         }

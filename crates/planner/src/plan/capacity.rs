@@ -14,7 +14,6 @@
 use super::PlanError;
 use crate::hardware::contents::Payload;
 use crate::simulate::server::{PoolSpec, Server, ServerSpec, VdevLayout};
-use bytes::Bytes;
 use serde::Serialize;
 use weir_blocks::alloc::{RaidzSizing, Sizing};
 use weir_engine::create::layout::{leaf_asize_bytes, metaslab_shift};
@@ -117,7 +116,7 @@ pub fn created(pool: &PoolSpec) -> Result<Capacity, PlanError> {
     let mut spec = ServerSpec::new(pool.clone());
     spec.arc_bytes = 32 << 20;
     spec.dirty_bytes = 32 << 20;
-    let server = Server::new(1, spec, Payload::new(Bytes::new()));
+    let server = Server::new(1, spec, Payload::empty());
     let world = server.world.clone();
     let usable = world.run(async {
         let engine = server.create_pool().await?;

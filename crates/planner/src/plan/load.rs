@@ -7,7 +7,7 @@ use super::PlanError;
 use super::description::Description;
 use crate::hardware::drive::DriveSpec;
 use crate::simulate::outcome::Outcome;
-use crate::simulate::server::{PoolSpec, ServerSpec, VdevLayout};
+use crate::simulate::server::{PoolSpec, ServerSpec};
 use crate::simulate::simulate;
 use crate::simulate::workload::{Order, Workload};
 use serde::Serialize;
@@ -17,12 +17,12 @@ const MIB: u64 = 1 << 20;
 const ARC_BYTES: (u64, u64) = (256 * MIB, 16 * MIB);
 /// Bytes of the cache device in a simulation at least: labels and a ring.
 const CACHE_BYTES: u64 = 32 * MIB;
-/// Bytes of dirty data in a simulation at most.
+/// Bytes of dirty data in a simulation at most, if the files are scaled or parts of records are written, which are copied.
 const DIRTY_BYTES: u64 = 256 * MIB;
+/// Seconds of writing to all drives that the dirty data of other simulations may hold: a measurement has several txgs.
+const DIRTY_SECONDS: f64 = 2.0;
 /// Bytes of all files of a simulation at most.
 const FILES_BYTES: u64 = 1024 * MIB;
-/// Bytes of parity at most, of which modelled drives keep copies.
-const PARITY_BYTES: u64 = 384 * MIB;
 /// Operations of a measurement at most, by an estimate of their rate.
 const OPERATIONS: f64 = 150_000.0;
 /// Operations of a file at least, so that random ones do not repeat the same few.
@@ -39,14 +39,6 @@ pub struct Prediction {
     pub scale: u64,
     /// ARC, dirty data and files of the simulation, in bytes.
     pub simulated_bytes: [u64; 3],
-}
-
-/// Bytes of parity for each byte of data on a vdev.
-fn parity_share(layout: VdevLayout) -> f64 {
-    match layout {
-        VdevLayout::Raidz(parity, width) => f64::from(parity) / (width - usize::from(parity)) as f64,
-        VdevLayout::Single | VdevLayout::Mirror(_) => 0.0,
-    }
 }
 
 /// Upper bound of the bytes per second that the hardware could carry for a load.
@@ -92,9 +84,17 @@ fn scale(arc_bytes: u64, files_bytes: u64, load: &Workload, pool: &PoolSpec) -> 
     if !load.reads_records(pool.record_bytes) {
         return 1;
     }
-    let parity = parity_share(pool.layout);
-    let most = if parity > 0.0 { FILES_BYTES.min((PARITY_BYTES as f64 / parity) as u64) } else { FILES_BYTES };
-    useful_arc_bytes(arc_bytes, files_bytes).div_ceil(ARC_BYTES.0).max(files_bytes.div_ceil(most)).max(1)
+    useful_arc_bytes(arc_bytes, files_bytes).div_ceil(ARC_BYTES.0).max(files_bytes.div_ceil(FILES_BYTES)).max(1)
+}
+
+/// Bytes of dirty data in a simulation at most.
+fn most_dirty_bytes(pool: &PoolSpec, operation_bytes: u64, scale: u64) -> u64 {
+    if scale > 1 || !operation_bytes.is_multiple_of(pool.record_bytes) {
+        return DIRTY_BYTES;
+    }
+    let drives = (pool.vdevs * pool.layout.data_disks()) as f64;
+    let written = drives * pool.drive.sustained_write_rate_at(pool.fill) * DIRTY_SECONDS;
+    DIRTY_BYTES.max(written as u64)
 }
 
 /// The server and the load of a simulation of at most `seconds` virtual seconds, and the scale.
@@ -128,23 +128,18 @@ pub fn specs(description: &Description, seconds: f64) -> Result<(ServerSpec, Wor
     if let Some(cache) = &mut pool.cache {
         cache.bytes = (cache.bytes / scale).max(CACHE_BYTES);
     }
+    let dirty_bytes = description.dirty_bytes().min(most_dirty_bytes(&pool, operation_bytes, scale));
     let server = ServerSpec {
         pool,
         arc_bytes: (useful / scale).clamp(ARC_BYTES.1, ARC_BYTES.0),
-        dirty_bytes: description.dirty_bytes().min(DIRTY_BYTES),
+        dirty_bytes,
         processors: description.server.processors,
         write_processors: None,
         clients_first: false,
         costs: description.costs,
         link: description.link,
     };
-    let mut length = seconds.min(OPERATIONS / operations_bound(&server, &load).max(1.0));
-    let parity = parity_share(server.pool.layout);
-    if load.read_percent < 100 && parity > 0.0 {
-        // A write into a record writes all of it.
-        let paced_rate = paced(&load) * operation_bytes.max(server.pool.record_bytes) as f64;
-        length = length.min(PARITY_BYTES as f64 / parity / rate_bound(&server, &load).min(paced_rate) / 1.5);
-    }
+    let length = seconds.min(OPERATIONS / operations_bound(&server, &load).max(1.0));
     load.seconds = length.max(SHORTEST);
     load.ramp_seconds = load.seconds / 2.0;
     Ok((server, load, scale))
@@ -210,10 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn writes_are_not_scaled_but_end_before_their_parity_fills_the_memory() {
-        let (server, load, scale) = specs(&described("file_mib = 100000\nread_percent = 0", 34), 5.0).unwrap();
-        assert_eq!(scale, 1);
-        let parity = rate_bound(&server, &load) * (load.seconds + load.ramp_seconds) * 0.5;
-        assert!(parity <= 1.01 * PARITY_BYTES as f64, "{parity} {load:?}");
+    fn writes_to_raidz_are_simulated_for_several_txgs() {
+        let (server, load, scale) = specs(&described("file_mib = 100000\nread_percent = 0", 64), 5.0).unwrap();
+        assert_eq!((scale, load.seconds), (1, 5.0));
+        // A sync begins at a fifth of the dirty data.
+        let txgs = rate_bound(&server, &load) * load.seconds / (server.dirty_bytes as f64 / 5.0);
+        assert!(server.dirty_bytes > DIRTY_BYTES && txgs > 5.0, "{txgs} of {}", server.dirty_bytes);
+        let mixed = described("file_mib = 100000\nread_percent = 70\norder = \"random\"", 64);
+        let (server, load, scale) = specs(&mixed, 5.0).unwrap();
+        assert!(scale > 1 && load.seconds >= 5.0 && server.dirty_bytes == DIRTY_BYTES, "{scale} {load:?}");
     }
 }
