@@ -24,6 +24,8 @@ pub enum MountChange {
     },
     /// The file system may not be mounted any more.
     Forbidden,
+    /// The pool is closed.
+    Closed,
     /// These file systems are destroyed, some of which may be outside of the one that the command names (clones).
     Destroyed {
         /// Full names.

@@ -312,8 +312,8 @@ async fn close(host: &impl Host, author: &mut Author, destroyed: bool, force: bo
     }
     let gives_up = hard && is_suspended;
     // A mount may be in use without an open file, as a working directory.
-    let (name, change) = (host.engine().name(), MountChange::Forbidden);
-    let effect = MountEffect { name, recursive: true, change, force: force || gives_up };
+    let name = host.engine().name();
+    let effect = MountEffect { name, recursive: true, change: MountChange::Closed, force: force || gives_up };
     let suspended = match host.prepare_mounts(&effect, false).await {
         // Its datasets cannot be read; closing the pool ends its mounts.
         Err(_) if gives_up => Vec::new(),

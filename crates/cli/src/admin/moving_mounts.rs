@@ -38,6 +38,7 @@ fn moved(
         MountChange::Moved { .. } if effect.recursive => is_below(name, top),
         MountChange::Moved { .. } => !stays && below_parents(name),
         MountChange::Destroyed { names } => names.iter().any(|destroyed| destroyed == name),
+        MountChange::Closed => true,
         MountChange::Forbidden => name == top || effect.recursive && is_below(name, top),
     };
     mounted.iter().filter(|(_, (name, _))| is_moved(name)).map(|(id, _)| *id).collect()
@@ -71,9 +72,7 @@ impl ServedPool {
             self.automounts().iter().for_each(|automounts| automounts.leave(effect.name_after()));
             return Ok(Vec::new());
         }
-        let closes_pool =
-            effect.change == MountChange::Forbidden && effect.recursive && effect.name == self.engine.name();
-        if closes_pool && !effect.force {
+        if effect.change == MountChange::Closed && !effect.force {
             let pool = self.clone();
             let checking = tokio::task::spawn_blocking(move || pool.mounts.check_whole_pool());
             // One that does not answer is ended with the pool.
@@ -200,5 +199,6 @@ mod tests {
         assert_eq!(ids(MountChange::Forbidden, false), [1]);
         assert_eq!(ids(MountChange::Destroyed { names: vec!["t/a/b".into(), "t/a/own".into()] }, true), [2, 3]);
         assert_eq!(ids(MountChange::New, false), [0; 0]);
+        assert_eq!(ids(MountChange::Closed, true), [0, 1, 2, 3, 4]);
     }
 }
