@@ -120,22 +120,15 @@ fn add(columns: &[&[u8]], into: &mut [u8]) {
 /// A written range.
 enum Written {
     Copy(Bytes),
-    Sums(Sums),
-}
-
-/// A part of sectors that are sums.
-#[derive(Clone)]
-struct Sums {
-    sectors: Arc<[Factors]>,
-    /// The bytes of the sectors that are held.
-    bytes: Range<usize>,
+    /// Sectors that are sums, and the bytes of them that are held.
+    Sums(Arc<[Factors]>, Range<usize>),
 }
 
 impl Written {
     fn len(&self) -> usize {
         match self {
             Written::Copy(bytes) => bytes.len(),
-            Written::Sums(sums) => sums.bytes.len(),
+            Written::Sums(_, held) => held.len(),
         }
     }
 
@@ -143,27 +136,26 @@ impl Written {
         debug_assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {}", self.len());
         match self {
             Written::Copy(bytes) => Written::Copy(bytes.slice(range)),
-            Written::Sums(Sums { sectors, bytes }) => {
-                let bytes = bytes.start + range.start..bytes.start + range.end;
-                Written::Sums(Sums { sectors: sectors.clone(), bytes })
+            Written::Sums(sectors, held) => {
+                Written::Sums(sectors.clone(), held.start + range.start..held.start + range.end)
             }
         }
     }
 
     /// Copies the bytes from `from` on.
     fn copy(&self, from: usize, into: &mut [u8], payload: &Payload) {
-        let sums = match self {
+        let (sectors, held) = match self {
             Written::Copy(bytes) => return into.copy_from_slice(&bytes[from..from + into.len()]),
-            Written::Sums(sums) => sums,
+            Written::Sums(sectors, held) => (sectors, held),
         };
-        let mut at = sums.bytes.start + from;
+        let mut at = held.start + from;
         let mut left = into;
         let mut sector = [0; SECTOR_BYTES];
         while !left.is_empty() {
             let within = at % SECTOR_BYTES;
             let len = left.len().min(SECTOR_BYTES - within);
             let (part, rest) = left.split_at_mut(len);
-            let factors = sums.sectors[at / SECTOR_BYTES];
+            let factors = sectors[at / SECTOR_BYTES];
             if len == SECTOR_BYTES {
                 payload.sum(factors, part);
             } else {
@@ -217,7 +209,7 @@ impl Contents {
             }
             self.copy(offset, &bytes[copied..at], copied);
             let len = factors.len() * SECTOR_BYTES;
-            self.0.insert(offset + at as u64, Written::Sums(Sums { sectors: factors.into(), bytes: 0..len }));
+            self.0.insert(offset + at as u64, Written::Sums(factors.into(), 0..len));
             at += len;
             copied = at;
         }

@@ -133,7 +133,7 @@ fn memory(
     changed.server.memory_gb *= 2.0;
     let figures = simulated(changed)?;
     out.push(format!(
-        "Memory: the ARC of {} holds part of the files of {} and gave {cached:.0} % of the bytes read. Twice the memory{figures}.",
+        "Memory: the ARC of {} holds part of the files of {} and gave {cached:.0} % of the bytes read; twice the memory would hold more{figures}.",
         gb(arc),
         gb(files)
     ));
@@ -142,7 +142,7 @@ fn memory(
         let cache_gb = (files as f64 / 1e9).max(0.1);
         changed.pool.cache_gb = Some(cache_gb);
         out.push(format!(
-            "Cache device: it holds blocks that the ARC does not. One of {cache_gb:.1} GB ({CACHE_DRIVE}), once it is full{}.",
+            "Cache device: one of {cache_gb:.1} GB ({CACHE_DRIVE}) would hold all files once it is full{}.",
             simulated(changed)?
         ));
     }
