@@ -16,7 +16,7 @@ pub const PHYSICAL: u64 = 1;
 pub struct RewriteArgs {
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; 0 for all up to the end of the file.
+    /// Number of bytes; 0 stands for the rest of the file.
     pub length: u64,
     /// Flags, such as [`PHYSICAL`].
     pub flags: u64,
@@ -39,7 +39,7 @@ impl RewriteArgs {
     /// Writes the blocks of an open file anew.
     ///
     /// # Errors
-    /// The file system's error: `ENOTTY` if it is not ZFS, `EBADF` if the file is not open for writing.
+    /// The file system's error: `ENOTTY` if it is not ZFS, `EBADF` of OpenZFS if the file is not open for writing.
     pub fn apply(self, file: &File) -> io::Result<()> {
         // SAFETY: the call reads one `zfs_rewrite_args_t`, which `self` is, and the descriptor is open as long as `file` is.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), COMMAND as _, std::ptr::from_ref(&self)) };

@@ -115,7 +115,7 @@ fn rewrite(call: &Call, args: &RewriteArgs, found: &Metadata, (path, shown): (&P
     let file = file.map_err(|why| format!("failed to open {}: {why}", shown.display()))?;
     let length = args.length.unwrap_or(u64::MAX).min(found.len().saturating_sub(args.offset));
     pieces(&file, args, length).map_err(|why| match why.raw_os_error() {
-        Some(libc::ENOTTY) => format!("failed to rewrite {}: it is on no mounted ZFS file system", shown.display()),
+        Some(libc::ENOTTY) => format!("failed to rewrite {}: it is not on a mounted ZFS file system", shown.display()),
         _ => format!("failed to rewrite {}: {why}", shown.display()),
     })?;
     if args.verbose {

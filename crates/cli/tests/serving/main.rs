@@ -269,6 +269,15 @@ impl Mount {
     }
 }
 
+/// A directory with the pool `p`, and an empty one to mount it at.
+fn pool_and_mount_point() -> [tempfile::TempDir; 2] {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("d");
+    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
+    ok(&["zpool", "create", "p", disk.to_str().unwrap()]);
+    [dir, tempfile::tempdir().unwrap()]
+}
+
 /// Runs another program on a file; returns its success and output, or `None` if the program is absent.
 fn run_in(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
     let out = Command::new(program).args(words).arg(at).output().ok()?;
@@ -277,12 +286,8 @@ fn run_in(program: &str, words: &[&str], at: &Path) -> Option<(bool, String)> {
 
 #[test]
 fn a_pool_with_a_busy_mount_is_not_exported_unless_forced() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = tempfile::tempdir().unwrap();
+    let [dir, at] = pool_and_mount_point();
     let folder = dir.path().to_str().unwrap();
-    let disk = format!("{folder}/d");
-    std::fs::File::create(&disk).unwrap().set_len(64 << 20).unwrap();
-    ok(&["zpool", "create", "p", &disk]);
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root learns whether a mount is busy");
         return;
@@ -303,12 +308,8 @@ fn a_pool_with_a_busy_mount_is_not_exported_unless_forced() {
 
 #[test]
 fn rewritten_files_take_new_properties_and_keep_contents_times_and_holes() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = tempfile::tempdir().unwrap();
+    let [dir, at] = pool_and_mount_point();
     let folder = dir.path().to_str().unwrap();
-    let disk = format!("{folder}/d");
-    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
-    ok(&["zpool", "create", "p", &disk]);
     ok(&["zfs", "create", "-d", folder, "-o", "compression=off", "p/fs"]);
     let Some(mount) = Mount::new(folder, "p", at.path()) else { return };
     let inner = at.path().join("fs/inner");
@@ -348,7 +349,7 @@ fn rewritten_files_take_new_properties_and_keep_contents_times_and_holes() {
     let elsewhere = dir.path().join("plain");
     std::fs::write(&elsewhere, "x").unwrap();
     for (words, why) in [
-        (vec!["zfs", "rewrite", elsewhere.to_str().unwrap()], "it is on no mounted ZFS file system"),
+        (vec!["zfs", "rewrite", elsewhere.to_str().unwrap()], "it is not on a mounted ZFS file system"),
         (vec!["zfs", "rewrite", inner.to_str().unwrap()], "is a directory: -r rewrites its files"),
         (vec!["zfs", "rewrite", "-v", "/nowhere/file"], "failed to stat /nowhere/file"),
     ] {
@@ -362,12 +363,8 @@ fn rewritten_files_take_new_properties_and_keep_contents_times_and_holes() {
 
 #[test]
 fn projects_are_set_through_a_mount() {
-    let dir = tempfile::tempdir().unwrap();
-    let at = tempfile::tempdir().unwrap();
+    let [dir, at] = pool_and_mount_point();
     let folder = dir.path().to_str().unwrap();
-    let disk = format!("{folder}/d");
-    std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
-    ok(&["zpool", "create", "p", &disk]);
     ok(&["zfs", "create", "--dir", folder, "-o", "defaultuserquota=1G", "p/fs"]);
     let quota = ok(&["zfs", "get", "-d", folder, "-Hpo", "value", "defaultuserquota", "p/fs"]);
     assert_eq!(quota.trim(), "1073741824");

@@ -365,7 +365,7 @@ impl Client {
         let len = 1 + self.rng.below(40_000);
         let space = [Space::Punch, Space::Zero { keep_size: false }, Space::Rewrite][self.rng.below(3) as usize];
         if space == Space::Rewrite {
-            // What is on stable storage stays there, and what is not, too.
+            // The contents stay, so a power cut may leave what it might have left before.
             files.contents().allocate(rq, &Cred::root(), self.objects[file], at..at + len, space).await.unwrap();
             return self.counter.did("rewrite");
         }
