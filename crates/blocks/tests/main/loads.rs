@@ -81,7 +81,7 @@ fn a_pool_without_a_readable_space_map_is_suspended_until_it_has_one() {
             bench.world.machine().clock.sleep(std::time::Duration::from_millis(1)).await;
         }
         let why = blocks.tree().suspension().reason();
-        assert!(why.is_some_and(|why| why.contains("space maps could not be read")));
+        assert!(why.is_some_and(|why| why.contains("space maps of metaslabs cannot be read")));
         // Resumed too early, it is suspended again.
         assert!(blocks.tree().suspension().resume());
         while blocks.tree().suspension().reason().is_none() {
