@@ -126,6 +126,7 @@ fn a_replication_that_lags_is_an_alert_until_the_target_has_caught_up() {
     site.configure(&job("backup/docs\"\nlag_seconds = 3600"));
     site.ok("daemon reload");
     site.wait_for_alert("resolved replication-lag:off-site");
+    site.ok("daemon job run off-site");
     site.wait_until("the target has the snapshot", || {
         site.ok("zfs list -H -t snapshot -r backup").contains("@off-site-")
     });

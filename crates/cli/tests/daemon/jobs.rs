@@ -19,6 +19,15 @@ impl Site {
         listed.lines().filter_map(|line| Some(line.split_once('@')?.1.to_owned())).collect()
     }
 
+    /// Makes the stopped daemon know a job with this schedule since 1970, so that it has missed the last run.
+    pub(super) fn has_known_job(&self, job: &str, schedule: &str) {
+        let file = self.path("state/jobs.json");
+        let stored = std::fs::read(&file).ok().map(|bytes| serde_json::from_slice(&bytes).unwrap());
+        let mut stored: serde_json::Value = stored.unwrap_or_else(|| serde_json::json!({}));
+        stored["since"][job] = serde_json::json!({"schedule": schedule, "at": 0});
+        std::fs::write(file, stored.to_string()).unwrap();
+    }
+
     fn job_line(&self, job: &str) -> String {
         let status = self.ok("daemon status");
         let found = status.lines().find(|line| line.starts_with(&format!("job {job}:"))).map(str::to_owned);
@@ -39,6 +48,14 @@ fn a_job_takes_snapshots_and_destroys_its_own_oldest() {
     site.ok(&format!("zfs hold here tank/docs@{}", old[0]));
     site.configure(&format!("{CONFIGURATION}{SNAPSHOTS}"));
     site.ok("daemon reload");
+
+    // A new job has missed no run.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(site.job_line("auto").contains("next at 2") && site.snapshots_of("tank/docs").len() == 7);
+    daemon.signal(Signal::KILL);
+    daemon.ended();
+    site.has_known_job("auto", "monthly 1 00:00");
+    let mut daemon = site.start();
 
     // The run of this month was missed: it is made up at once.
     site.wait_until("the job has run", || site.job_line("auto").contains("destroyed"));
@@ -72,6 +89,7 @@ fn a_job_waits_for_its_pool_and_starts_one_scrub() {
     let site = Site::new(1);
     let scrub = "\n[[jobs]]\nname = \"month\"\nscrub = [\"tank\"]\nschedule = \"monthly 1 00:00\"\n";
     site.configure(&format!("{CONFIGURATION}{scrub}"));
+    site.has_known_job("month", "monthly 1 00:00");
     let mut daemon = site.start();
     site.wait_until("the pool is missed", || site.job_line("month").contains("failed at "));
     assert!(site.job_line("month").contains("tank: the pool is not open"), "{}", site.job_line("month"));
@@ -120,4 +138,33 @@ fn a_wrong_job_keeps_the_configuration_out() {
         }
     }
     assert_eq!(site.status("/jobs"), serde_json::json!({}));
+}
+
+#[test]
+fn a_job_is_added_with_a_warning_of_what_is_missing_and_waits_for_its_time() {
+    let site = Site::new(1);
+    let mut daemon = site.start();
+    site.ok("zpool create tank d0");
+    let add = |line: &str| {
+        let mut words = vec!["daemon", "job", "add"];
+        words.extend(line.split_whitespace());
+        let out = site.command("").args(words).args(["--schedule", "daily 02:30"]).output().unwrap();
+        assert!(out.status.success(), "{line}");
+        super::text(&out.stderr)
+    };
+    assert_eq!(add("there --snapshot tank --keep 2"), "");
+    assert_eq!(
+        add("gone --snapshot tank --snapshot tank/gone --keep 2"),
+        "warning: job 'gone' was added, but there is no dataset 'tank/gone'\n"
+    );
+    assert_eq!(add("away --scrub other"), "warning: job 'away' was added, but the pool 'other' is not open\n");
+    // Also after a restart, no run before the job was added counts as missed.
+    daemon.signal(Signal::KILL);
+    daemon.ended();
+    let _daemon = site.start();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(site.snapshots_of("tank").len(), 0);
+    site.ok("daemon job run there");
+    site.wait_until("the job has run", || site.job_line("there").contains("1 datasets taken"));
+    assert_eq!(site.snapshots_of("tank").len(), 1);
 }

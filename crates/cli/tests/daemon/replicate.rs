@@ -243,6 +243,7 @@ fn a_job_replicates_and_shows_what_it_did() {
         let status = site.ok("daemon status");
         status.lines().find(|line| line.starts_with("job off-site:")).map(str::to_owned).unwrap_or_default()
     };
+    site.ok("daemon job run off-site");
     site.wait_until("the job has run", || line().contains("tank/docs/ann: backup/docs/ann has @off-site-"));
     assert!(
         line().starts_with("job off-site: replication of tank/docs to backup/docs; monthly 1 00:00, next at"),
@@ -254,6 +255,7 @@ fn a_job_replicates_and_shows_what_it_did() {
     let before = line();
     daemon.signal(rustix::process::Signal::TERM);
     daemon.ended();
+    site.has_known_job("off-site", "monthly 1 00:00");
     let _daemon = site.start();
     std::thread::sleep(std::time::Duration::from_secs(4));
     assert_eq!(line(), before);
@@ -279,6 +281,7 @@ fn a_job_that_runs_shows_its_progress() {
     let job = "[[jobs]]\nname = \"slow\"\nreplicate = \"tank/v\"\nto = \"backup/v\"\nschedule = \"monthly 1 00:00\"\nlimit = \"400K\"\n";
     site.configure(&format!("{}{job}", super::CONFIGURATION));
     site.ok("daemon reload");
+    site.ok("daemon job run slow");
     let progress = || site.status("/jobs/slow/progress");
     let number = |progress: &serde_json::Value, name: &str| progress[name].as_u64().unwrap_or(0);
     site.wait_until("the job says what it has sent", || number(&progress(), "bytes_per_second") > 0);

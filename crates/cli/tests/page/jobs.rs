@@ -22,8 +22,8 @@ fn jobs_and_their_runs_survive_a_killed_daemon() {
     let (code, done) = act(&own, job(2, false));
     assert_eq!(code, 200, "{done}");
     let snapshots = |site: &Site| site.ok("zfs list -H -t snapshot -o name").lines().count();
-    // The run that the schedule missed before.
-    until("the missed run", || (snapshots(&site) == 1).then_some(()));
+    assert_eq!(act(&own, json!({"do": "run_job", "job": "often"})).0, 200);
+    until("the first run", || (snapshots(&site) == 1).then_some(()));
     let (code, why) = act(&own, job(2, false));
     assert!(code == 422 && why["error"].as_str().unwrap().contains("--replace replaces it"), "{why}");
     assert_eq!(act(&own, job(1, true)).0, 200);
@@ -48,6 +48,8 @@ fn jobs_and_their_runs_survive_a_killed_daemon() {
         run.filter(|done| done.ends_with("1 destroyed") && site.ok("zfs list -H -t snapshot -o name") != first)
     });
     assert_eq!((done.as_str(), snapshots(&site)), ("snapshots of 1 datasets taken; 1 destroyed", 1));
+    assert_eq!(act(&own, json!({"do": "run_job", "job": "fixed"})).0, 200);
+    until("the scrub is started", || listed(&site)["fixed"]["runs"][0]["done"].as_str().map(drop));
     let before = listed(&site);
 
     site.start();

@@ -119,6 +119,9 @@ fn a_dataset_is_sent_on_the_page() {
     page.set("field-target", "tank/copy");
     page.command("weir daemon job add --schedule 'daily 02:30' --replicate tank/a --to tank/copy send-a");
     page.run();
+    page.go("alerts");
+    page.click("Run the job send-a");
+    page.run();
     until("the dataset arrives", || {
         let names = site.ok("zfs list -H -t all -o name -r tank");
         let has_snapshot = |name: &str| names.lines().any(|line| line.starts_with(&format!("{name}@send-a")));

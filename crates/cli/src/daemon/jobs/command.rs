@@ -1,7 +1,7 @@
 //! `weir daemon job`: jobs beside those of the configuration, and runs out of turn.
 
 use super::{JobText, run_now};
-use crate::call::{Call, outln};
+use crate::call::{Call, errln, outln};
 use crate::daemon::keeper::Daemon;
 use crate::daemon::status::{job_line, job_object, with_numbers};
 use crate::failure::Failure;
@@ -10,6 +10,8 @@ use crate::options::JsonOptions;
 use clap::{Parser, Subcommand};
 use serde_json::{Map, Value};
 use std::sync::Arc;
+use weir_dsl::Scope;
+use weir_machine::Request;
 
 /// List, add, remove and run scheduled jobs.
 ///
@@ -122,13 +124,28 @@ impl AddArgs {
     }
 }
 
+/// Why a job cannot work on a dataset or pool now.
+async fn missing(daemon: &Daemon, name: &str) -> Option<String> {
+    let pool = name.split('/').next().unwrap_or(name);
+    let Some(served) = daemon.process.named(pool) else { return Some(format!("the pool '{pool}' is not open")) };
+    let dsl = served.engine.synced().dsl_in(&Request::internal("job"), Scope::Path(name)).await.ok()?;
+    dsl.dir_named(name).is_none().then(|| format!("there is no dataset '{name}'"))
+}
+
 /// Runs the command in the daemon.
 ///
 /// # Errors
 /// If the job is wrong, unknown, running, or one of the configuration, or the file of jobs cannot be written.
 pub fn run(call: &Call, daemon: &Arc<Daemon>, args: &JobArgs) -> Result<u8, Failure> {
     match &args.command {
-        JobCommand::Add(add) => daemon.jobs.add(add.text(), add.replace).map_err(Failure::failed)?,
+        JobCommand::Add(add) => {
+            daemon.jobs.add(add.text(), add.replace).map_err(Failure::failed)?;
+            for name in add.snapshot.iter().chain(&add.scrub).chain(&add.replicate) {
+                if let Some(why) = call.machine()?.block_on(missing(daemon, name)) {
+                    errln!(call, "warning: job '{}' was added, but {why}", add.name);
+                }
+            }
+        }
         JobCommand::Remove { name } => daemon.jobs.remove(name).map_err(Failure::failed)?,
         JobCommand::Run { name } => {
             run_now(daemon, name).map_err(Failure::failed)?;

@@ -6,7 +6,8 @@
 //!                                                                     └─ `weir replicate`, unless the target has a snapshot since then
 //! ```
 //!
-//! The daemon makes up a missed run once, as soon as the pool is open. It reads from the pool what earlier runs did (names of
+//! The daemon makes up a missed run once, as soon as the pool is open; none is missed before the daemon first knew the job with its
+//! schedule ([`Since`]). It reads from the pool what earlier runs did (names of
 //! snapshots, start of the last scrub). The runs in `jobs.json` are shown; only of a pool that is not open, they say whether a run
 //! was missed. A run that fails is repeated after [`RETRY_SECONDS`].
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
@@ -30,7 +31,7 @@ use snapshots::{Done, Rule, reason};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
-use store::Stored;
+use store::{Since, Stored};
 use weir_admin::{Action, Author, ProcessChange};
 use weir_machine::Request;
 use weir_machine::lock::Mutex;
@@ -50,12 +51,14 @@ pub struct Jobs {
     file: Option<PathBuf>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct List {
     configured: Vec<Job>,
     added: Vec<JobText>,
     /// Runs before this start, by name of the job.
     earlier: BTreeMap<String, Vec<Run>>,
+    /// Since when each job has its schedule, by name of the job.
+    since: BTreeMap<String, Since>,
     scheduled: Vec<Scheduled>,
 }
 
@@ -63,6 +66,8 @@ struct List {
 #[derive(Clone)]
 struct Scheduled {
     job: Job,
+    /// Time since which it has its schedule, in seconds since 1970.
+    since: i64,
     state: State,
 }
 
@@ -109,8 +114,8 @@ impl Jobs {
     pub fn load(folder: Option<PathBuf>) -> Self {
         let file = folder.map(|folder| folder.join(store::NAME));
         let stored = file.as_deref().map(Stored::load).unwrap_or_default();
-        let mut list = List { added: stored.jobs, earlier: stored.runs, ..List::default() };
-        list.arrange();
+        let mut list = List { added: stored.jobs, earlier: stored.runs, since: stored.since, ..List::default() };
+        list.arrange(now().sec);
         Jobs { list: Mutex::new(list), file }
     }
 
@@ -118,7 +123,16 @@ impl Jobs {
     pub fn set(&self, jobs: Vec<Job>) {
         let mut list = self.list.lock();
         list.configured = jobs;
-        list.arrange();
+        list.arrange(now().sec);
+        let known: BTreeMap<String, Since> =
+            list.scheduled.iter().map(|one| (one.job.name.clone(), one.known_since())).collect();
+        if known == list.since {
+            return;
+        }
+        list.since = known;
+        if let (Some(_), Err(why)) = (&self.file, self.save(&list, &list.added)) {
+            tracing::warn!("the times since which jobs have their schedules are not kept: {why}");
+        }
     }
 
     /// Adds a job, or replaces one that was added.
@@ -138,10 +152,7 @@ impl Jobs {
             None => added.push(text),
         }
         checked(added.clone())?;
-        self.save(&list, &added)?;
-        list.added = added;
-        list.arrange();
-        Ok(())
+        self.change(&mut list, added)
     }
 
     /// Removes a job that was added. A run of it goes on to its end.
@@ -158,16 +169,23 @@ impl Jobs {
                 false => format!("there is no job '{name}'"),
             });
         }
-        self.save(&list, &added)?;
-        list.added = added;
-        list.arrange();
+        self.change(&mut list, added)
+    }
+
+    /// Replaces the jobs that commands added, in the file and in memory; if the file cannot be written, in neither.
+    fn change(&self, list: &mut List, added: Vec<JobText>) -> Result<(), String> {
+        let mut new = List { added, ..list.clone() };
+        new.arrange(now().sec);
+        new.since = new.scheduled.iter().map(|one| (one.job.name.clone(), one.known_since())).collect();
+        self.save(&new, &new.added)?;
+        *list = new;
         Ok(())
     }
 
     /// All jobs, for the status.
     pub fn all(&self) -> Vec<JobStatus> {
         let list = self.list.lock();
-        let of = |Scheduled { job, state }: &Scheduled| JobStatus {
+        let of = |Scheduled { job, state, .. }: &Scheduled| JobStatus {
             job: job.clone(),
             is_running: state.is_running,
             progress: state.progress.clone(),
@@ -224,14 +242,14 @@ impl Jobs {
     fn save(&self, list: &List, added: &[JobText]) -> Result<(), String> {
         let file = self.file.as_ref().ok_or("there is no state directory to keep jobs in")?;
         let runs = list.scheduled.iter().map(|one| (one.job.name.clone(), one.state.runs.iter().cloned().collect()));
-        let stored = Stored { jobs: added.to_vec(), runs: runs.collect() };
+        let stored = Stored { jobs: added.to_vec(), runs: runs.collect(), since: list.since.clone() };
         stored.save(file).map_err(|error| format!("{}: {error}", file.display()))
     }
 }
 
 impl List {
     /// Schedules all jobs anew. One that did not change keeps its state; a new one has the runs before this start.
-    fn arrange(&mut self) {
+    fn arrange(&mut self, now: i64) {
         let before = std::mem::take(&mut self.scheduled);
         let is_taken = |text: &JobText| self.configured.iter().any(|job| job.name == text.name);
         let (taken, free): (Vec<JobText>, Vec<JobText>) = self.added.iter().cloned().partition(is_taken);
@@ -250,9 +268,20 @@ impl List {
                 Some(old) => State { runs: old.state.runs.clone(), ..State::default() },
                 None => State { runs: self.earlier.remove(&job.name).unwrap_or_default().into(), ..State::default() },
             };
-            self.scheduled.push(Scheduled { job, state });
+            let since = since(self.since.get(&job.name), &job, !state.runs.is_empty(), now);
+            self.scheduled.push(Scheduled { job, since, state });
         }
         debug_assert!(self.scheduled.len() <= self.configured.len() + self.added.len(), "each job is scheduled once");
+    }
+}
+
+/// Since when a job has its schedule: as it is known, or else from now on. The runs of daemons that kept no such time show that the
+/// job is not new. Pure.
+fn since(known: Option<&Since>, job: &Job, has_runs: bool, now: i64) -> i64 {
+    match known {
+        Some(known) if known.schedule == job.schedule_with_zone() => known.at,
+        None if has_runs => 0,
+        _ => now,
     }
 }
 
@@ -284,9 +313,13 @@ fn start(daemon: &Arc<Daemon>, job: Job, due: i64) {
 }
 
 impl Scheduled {
+    fn known_since(&self) -> Since {
+        Since { schedule: self.job.schedule_with_zone(), at: self.since }
+    }
+
     /// Marks the job as running, and returns the time for which it is due, if it is.
     fn begin(&mut self, now: i64) -> Option<i64> {
-        let due = self.job.schedule.latest(now).ok()?;
+        let due = self.job.schedule.latest(now).ok().filter(|due| *due > self.since)?;
         let state = &mut self.state;
         if state.is_running || state.done_due.is_some_and(|done| done >= due) || now < state.retry_at {
             return None;

@@ -71,8 +71,20 @@ pub struct Job {
     pub schedule: Schedule,
     /// The schedule as the configuration says it.
     pub schedule_text: String,
+    /// Time zone of the schedule, if the configuration names one.
+    pub time_zone: Option<String>,
     /// Whether a command added it, and not the configuration.
     pub is_added: bool,
+}
+
+impl Job {
+    /// The schedule, with its time zone if the configuration names one.
+    pub fn schedule_with_zone(&self) -> String {
+        match &self.time_zone {
+            Some(zone) => format!("{} {zone}", self.schedule_text),
+            None => self.schedule_text.clone(),
+        }
+    }
 }
 
 /// The work of a job.
@@ -186,7 +198,8 @@ impl JobText {
             }
             _ => return Err("one of 'snapshot', 'scrub' and 'replicate' is needed".to_owned()),
         };
-        Ok(Job { name: self.name, work, schedule, schedule_text: self.schedule, is_added: false })
+        let Self { name, schedule: schedule_text, time_zone, .. } = self;
+        Ok(Job { name, work, schedule, schedule_text, time_zone, is_added: false })
     }
 }
 

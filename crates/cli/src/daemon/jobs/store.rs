@@ -22,6 +22,19 @@ pub struct Stored {
     /// Runs by name of the job, the oldest first.
     #[serde(default)]
     pub runs: BTreeMap<String, Vec<Run>>,
+    /// Since when each job has its schedule, by name of the job.
+    #[serde(default)]
+    pub since: BTreeMap<String, Since>,
+}
+
+/// Since when a job has a schedule: times before are not times at which it should have run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Since {
+    /// The schedule, with its time zone if the job names one.
+    pub schedule: String,
+    /// Seconds since 1970.
+    pub at: i64,
 }
 
 impl Stored {
@@ -66,6 +79,7 @@ mod tests {
         let mut stored = Stored { jobs: vec![serde_json::from_str(job).unwrap()], ..Stored::default() };
         let runs = [Ok("done".to_owned()), Err("why".to_owned())].map(|result| Run { began: 7, result });
         stored.runs.insert("a".into(), runs.to_vec());
+        stored.since.insert("a".into(), Since { schedule: "hourly".into(), at: 7 });
         stored.save(&file).unwrap();
         assert_eq!(Stored::load(&file), stored);
         assert!(stored.save(Path::new("/nowhere/jobs.json")).is_err());
