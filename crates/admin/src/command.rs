@@ -16,7 +16,7 @@ use crate::program::{LuaProgram, ProgramEnd};
 use crate::properties::JsonKind;
 use crate::query::{query_target, rows_target};
 use crate::refusal::{Refusal, RefusalKind};
-use crate::sharing::{check_named, set_by};
+use crate::sharing::{check_named, check_names, set_by};
 use serde::{Deserialize, Serialize};
 use weir_analytics::{DatasetNames, PoolObservation, Sample, paths};
 use weir_dsl::Scope;
@@ -268,7 +268,7 @@ impl Action {
         leaves_mounts: bool,
     ) -> Result<Outcome, Refusal> {
         let named = check_named(&host.engine().machine, || host.chap_users(), set_by(&change)).await;
-        named.map_err(|why| Refusal::new(RefusalKind::Property, why))?;
+        named.and_then(|()| check_names(host, &change)).map_err(|why| Refusal::new(RefusalKind::Property, why))?;
         let effect = match &change {
             Change::Destroy { what } => what.mount_effect(host.engine()).await?,
             change => change.mount_effect(),

@@ -178,6 +178,12 @@ pub trait Host: Sync {
     /// If the list cannot be read.
     fn chap_users(&self) -> Result<Vec<String>, String>;
 
+    /// Why a dataset cannot have the name of a share or export, or the logical unit, that a value of a property of sharing gives it:
+    /// another dataset that this process shares has it. The default is for processes that share nothing.
+    fn share_conflict(&self, _dataset: &str, _property: &str, _value: &str) -> Option<String> {
+        None
+    }
+
     /// Before a change: unmounts the file systems that the change moves, and returns their IDs. With `leaves_mounts` it unmounts
     /// none, and the process mounts and moves none because of the change. The default is for processes without mounts.
     ///

@@ -2,6 +2,7 @@
 
 use crate::change::Change;
 use crate::create::CreateDataset;
+use crate::pool::Host;
 use weir_dsl::props::Value;
 use weir_dsl::sync_tasks::{DslError, Setting};
 use weir_front::shares;
@@ -55,6 +56,24 @@ pub async fn check_named<'a>(
                 Ok(_) => return Err(wrong(format!("host name '{host}' has no address"))),
                 Err(why) => return Err(wrong(format!("host name '{host}' cannot be resolved: {why}"))),
             }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no other dataset has the name, or the logical unit, that a change would give a dataset.
+///
+/// # Errors
+/// The first that is taken, and the dataset that has it.
+pub(crate) fn check_names(host: &impl Host, change: &Change) -> Result<(), String> {
+    let (Change::Create(CreateDataset { name, .. }) | Change::Clone { name, .. } | Change::Set { name, .. }) = change
+    else {
+        return Ok(());
+    };
+    for (property, value) in set_by(change) {
+        let Value::Text(text) = value else { continue };
+        if let Some(why) = host.share_conflict(name, property, text) {
+            return Err(format!("invalid value of '{property}': {why}"));
         }
     }
     Ok(())

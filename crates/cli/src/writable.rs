@@ -330,6 +330,10 @@ impl weir_admin::Host for WritablePool {
         crate::users::chap_names()
     }
 
+    fn share_conflict(&self, dataset: &str, property: &str, value: &str) -> Option<String> {
+        self.served_pool()?.share_conflict(dataset, property, value)
+    }
+
     fn prepare_mounts<'a>(
         &'a self,
         effect: &'a MountEffect,

@@ -14,6 +14,7 @@
 //! What a pool shares is replaced as a whole for the datasets that changed, before the command that changed them is answered.
 
 mod files;
+mod names;
 mod properties;
 mod states;
 
@@ -30,12 +31,14 @@ use weir_dsl::Scope;
 use weir_dsl::props::DatasetKind;
 use weir_front::ExportRules;
 use weir_front::shares::{
-    IscsiTarget, Listed, Names, NbdExport, SharedFileSystem, SharedVolume, SmbShare, iscsi_targets, nbd_exports,
-    smb_shares,
+    IscsiTarget, Listed, Names, NbdExport, Precedence, SharedFileSystem, SharedVolume, SmbShare, iscsi_targets,
+    nbd_exports, smb_shares,
 };
 use weir_machine::Request;
 use weir_pool::PoolError;
 use weir_pool::datasets::DatasetInfo;
+
+use names::TakenNames;
 
 /// Policy of sharing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +73,8 @@ struct State {
     overrides: BTreeMap<u64, bool>,
     /// IDs of file systems that are mounted with the option `ro`.
     mounted_read_only: BTreeSet<u64>,
+    /// Names that datasets have since the shares were applied last.
+    taken: TakenNames,
     /// Lines about datasets that are not shared as they say, which were logged.
     logged: BTreeSet<String>,
 }
@@ -197,12 +202,11 @@ impl Shares {
         );
         let volumes = state.volumes();
         let nbd = nbd_exports(&volumes);
-        let mut problems: BTreeSet<String> =
-            nbd.conflicts.into_iter().map(|(name, why)| format!("{name}: {why}")).collect();
-        problems.extend(iscsi_targets(0, &volumes).conflicts.into_iter().map(|(name, why)| format!("{name}: {why}")));
-        problems.extend(
-            smb_shares(&state.file_systems()).conflicts.into_iter().map(|(name, why)| format!("{name}: {why}")),
-        );
+        let iscsi = iscsi_targets(0, &volumes);
+        let smb = smb_shares(&state.file_systems());
+        state.taken = TakenNames::of(&nbd.shares, &iscsi.shares, &smb.shares);
+        let conflicts = nbd.conflicts.into_iter().chain(iscsi.conflicts).chain(smb.conflicts);
+        let mut problems: BTreeSet<String> = conflicts.map(|(name, why)| format!("{name}: {why}")).collect();
         for shares in state.datasets.values() {
             problems.extend(shares.problems.iter().map(|(_, why)| format!("{}: {why}", shares.dataset)));
         }
@@ -219,6 +223,12 @@ impl Shares {
     /// The SMB shares of the pool, as the properties of its file systems say.
     pub fn smb_shares(&self) -> Listed<SmbShare> {
         smb_shares(&self.state().file_systems())
+    }
+
+    /// Why a dataset cannot have the name, or the LUN, that a value of a property of sharing gives it: another dataset of the pool has
+    /// it.
+    pub fn conflict_of(&self, dataset: &str, property: &str, value: &str) -> Option<String> {
+        self.state().taken.conflict_of(dataset, property, value)
     }
 
     /// Resolved host names, for the lists of hosts in targets and shares.
@@ -256,13 +266,21 @@ impl State {
             let is_wanted = self.overrides.get(&shares.id).copied().unwrap_or(true);
             shares.kind == DatasetKind::Volume && shares.is_device && is_wanted
         };
-        let volume = |shares: &DatasetShares| SharedVolume {
-            dataset: shares.dataset.clone(),
-            id: shares.id,
-            is_readonly: shares.is_readonly,
-            iscsi: shares.iscsi.clone(),
-            nbd: shares.nbd.clone(),
-            snapshots: if shares.shows_snapshots { shares.snapshots.clone() } else { Vec::new() },
+        let volume = |shares: &DatasetShares| {
+            let new = Precedence { is_new: true, created_s: shares.created_s };
+            let mut volume = SharedVolume {
+                dataset: shares.dataset.clone(),
+                id: shares.id,
+                is_readonly: shares.is_readonly,
+                iscsi: shares.iscsi.clone(),
+                iscsi_precedence: new,
+                nbd: shares.nbd.clone(),
+                nbd_precedence: new,
+                snapshots: if shares.shows_snapshots { shares.snapshots.clone() } else { Vec::new() },
+            };
+            volume.iscsi_precedence.is_new = !self.taken.has_lun(&volume.iqn(0), volume.iscsi.lun, &volume.dataset);
+            volume.nbd_precedence.is_new = !self.taken.has_export(volume.nbd_name(), &volume.dataset);
+            volume
         };
         self.datasets.values().filter(is_shared).map(volume).collect()
     }
@@ -273,6 +291,10 @@ impl State {
             dataset: shares.dataset.clone(),
             is_readonly: self.is_readonly(shares),
             smb: shares.smb.clone(),
+            precedence: Precedence {
+                is_new: !self.taken.has_share(&shares.smb.name_for(&shares.dataset), &shares.dataset),
+                created_s: shares.created_s,
+            },
         };
         self.datasets.values().filter(is_shared).map(file_system).collect()
     }

@@ -103,6 +103,10 @@ impl Host for ServingHost {
         crate::users::chap_names()
     }
 
+    fn share_conflict(&self, dataset: &str, property: &str, value: &str) -> Option<String> {
+        self.0.share_conflict(dataset, property, value)
+    }
+
     fn prepare_mounts<'a>(
         &'a self,
         effect: &'a MountEffect,
@@ -264,6 +268,14 @@ impl ServedPool {
     /// The exports, once they are open.
     pub fn front(&self) -> Option<Arc<Exports>> {
         self.front.get().cloned()
+    }
+
+    /// Why a dataset of this pool cannot have the name that a value of a property of sharing gives it: another dataset of the process
+    /// has it.
+    pub fn share_conflict(&self, dataset: &str, property: &str, value: &str) -> Option<String> {
+        let service = self.service.get().and_then(Weak::upgrade)?;
+        let pools = service.pools().all();
+        pools.values().find_map(|exports| exports.shares.conflict_of(dataset, property, value))
     }
 
     /// Sets the servers whose clients count as users of the pool. Only the first call has an effect.

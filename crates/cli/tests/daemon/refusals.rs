@@ -102,6 +102,8 @@ fn a_share_that_names_what_does_not_exist_is_refused_when_it_is_set() {
         ("weir:nbd=on,hosts=no-such-host.invalid", "host name 'no-such-host.invalid' cannot be resolved"),
         ("weir:iscsi=on,ro,rw", "'rw': an option before it says something else"),
         ("weir:iscsi=wce=maybe", "'wce=maybe': it takes on or off"),
+        ("weir:iscsi=on,chap=bob,mutual=bob", "chap= and mutual= must be two users"),
+        ("weir:nbd=on,hosts=::1", "IPv6 addresses are written in brackets"),
         (
             "weir:ndb=on",
             "invalid property 'weir:ndb': of those that begin with 'weir:' there are weir:iscsi and weir:nbd",
@@ -131,7 +133,29 @@ fn the_status_says_how_each_dataset_is_shared_and_why_not() {
     site.ok("zfs create tank/home");
     site.ok("zfs create -o canmount=noauto tank/later");
     site.ok("zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob -o weir:nbd=name=disk tank/v");
+    // A name, or a logical unit, that another dataset has is refused when it is set. It stays with the dataset that has it.
+    for (line, why) in [
+        ("zfs create -V 16M -o weir:nbd=name=disk tank/w", "'weir:nbd': 'tank/v' has the name 'disk' already"),
+        (
+            "zfs create -V 16M -o weir:iscsi=on,target=iqn.2026-01.test:v,chap=bob tank/w",
+            "'weir:iscsi': 'tank/v' is LUN 0 of iqn.2026-01.test:v already; lun=N sets another",
+        ),
+        ("zfs set sharesmb=name=TANK_V tank/home", ""),
+        ("zfs create -o sharesmb=name=tank_v tank/x", "'sharesmb': 'tank/home' has the name 'tank_v' already"),
+    ] {
+        match why {
+            "" => drop(site.ok(line)),
+            why => assert!(site.fails(line).contains(why), "{line}: {}", site.fails(line)),
+        }
+    }
+    site.ok("zfs set sharesmb=off tank/home");
+    site.ok("zfs set volmode=none tank/v");
     site.ok("zfs create -V 16M -o weir:nbd=name=disk tank/w");
+    site.ok("zfs set volmode=default tank/v");
+    let status = site.ok("daemon status");
+    assert!(status.contains("    nbd: not served: weir:nbd: 'tank/w' has the name 'disk' already"), "{status}");
+    site.ok("zfs set volmode=none tank/w");
+    site.ok("zfs set volmode=default tank/w");
     let status = site.ok("daemon status");
     let has = |status: &str, line: &str| assert!(status.lines().any(|found| found == line), "{line}: {status}");
     has(&status, "  tank: not served");

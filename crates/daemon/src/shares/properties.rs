@@ -89,6 +89,8 @@ pub struct DatasetShares {
     pub dataset: String,
     /// Persistent ID of the dataset.
     pub id: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_s: u64,
     /// File system or volume.
     pub kind: DatasetKind,
     /// Where a file system is mounted.
@@ -125,6 +127,7 @@ impl DatasetShares {
         DatasetShares {
             dataset: dataset.to_owned(),
             id,
+            created_s: 0,
             kind: DatasetKind::Filesystem,
             mount: MountRule::At(path.to_owned()),
             is_below_parent,
@@ -273,6 +276,7 @@ pub(super) async fn read(
     Ok(DatasetShares {
         dataset: info.name.clone(),
         id: info.fsid,
+        created_s: dir.phys.creation_time_s,
         kind: info.kind,
         mount,
         is_below_parent: is_file_system && !found.is_set_here(ZfsProp::MountPoint.name()) && info.name.contains('/'),

@@ -239,7 +239,7 @@ impl Server {
         let mut sorted: Vec<(u64, &Arc<Exports>)> = pools.iter().map(|(guid, exports)| (*guid, exports)).collect();
         sorted.sort_by_cached_key(|(guid, exports)| (exports.pool.name(), *guid));
         let all: Vec<_> = sorted.iter().map(|(guid, exports)| (*guid, shared(exports))).collect();
-        let new = plan(&all);
+        let new = plan(&all, &self.plan);
         let known = &self.plan.conflicts;
         new.conflicts.iter().filter(|line| !known.contains(line)).for_each(|line| tracing::warn!("not shared: {line}"));
         self.plan = new;

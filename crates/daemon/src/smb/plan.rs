@@ -39,15 +39,26 @@ pub(super) struct Plan {
     pub(super) conflicts: Vec<String>,
 }
 
-/// Plans the shares of pools, each with its GUID. Of two pools with a share of one name, the first has it.
-pub(super) fn plan(pools: &[(u64, Vec<Shared>)]) -> Plan {
+/// Plans the shares of pools, each with its GUID. Of two pools with a share of one name, the one that has it in the plan `before`
+/// keeps it; else the first has it.
+pub(super) fn plan(pools: &[(u64, Vec<Shared>)], before: &Plan) -> Plan {
     let mut out = Plan::default();
+    let had = |guid: u64, share: &SmbShare| {
+        before
+            .shares
+            .iter()
+            .any(|old| (old.mount.0, &old.share.name, &old.share.dataset) == (guid, &share.name, &share.dataset))
+    };
+    let all = pools.iter().flat_map(|(guid, shared)| shared.iter().map(move |(_, share)| (*guid, share)));
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
+    for (_, share) in all.filter(|(guid, share)| had(*guid, share)) {
+        taken.insert(share.name.to_lowercase(), &share.dataset);
+    }
     for (guid, shared) in pools {
         let mut own: BTreeMap<&str, &Shared> = BTreeMap::new();
         for entry in shared {
             let (_, share) = entry;
-            match taken.get(&share.name.to_lowercase()) {
+            match taken.get(&share.name.to_lowercase()).filter(|other| **other != share.dataset) {
                 Some(other) => {
                     let name = &share.name;
                     let why = format!("sharesmb: '{other}' has the name '{name}' already; name= sets another");
@@ -105,7 +116,7 @@ pub(super) fn hosts_allow(hosts: &HostList, names: &Names) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_front::shares::{ShareSmb, SharedFileSystem, smb_shares};
+    use weir_front::shares::{Precedence, ShareSmb, SharedFileSystem, smb_shares};
 
     /// Shares of file systems with these names, IDs and values of `sharesmb`.
     fn shared(all: &[(&str, u64, &str)]) -> Vec<Shared> {
@@ -115,6 +126,7 @@ mod tests {
                 dataset: (*dataset).into(),
                 is_readonly: false,
                 smb: value.parse::<ShareSmb>().unwrap(),
+                precedence: Precedence::default(),
             })
             .collect();
         let id = |dataset: &str| all.iter().find(|(name, ..)| *name == dataset).unwrap().1;
@@ -131,7 +143,7 @@ mod tests {
             ("t/a/c/d", 5, "ro"),
             ("t/a/x/y", 6, "on"),
         ]);
-        let plan = plan(&[(9, pool)]);
+        let plan = plan(&[(9, pool)], &Plan::default());
         let mounts = [((9, 1), BTreeSet::from([2, 3])), ((9, 4), BTreeSet::from([5])), ((9, 6), BTreeSet::new())];
         assert_eq!(plan.mounts, BTreeMap::from(mounts));
         let place = |name: &str| {
@@ -147,9 +159,15 @@ mod tests {
     #[test]
     fn names_are_unique_over_all_pools() {
         let pools = [(1, shared(&[("t", 1, "name=Music")])), (2, shared(&[("u", 1, "name=music"), ("u/v", 2, "on")]))];
-        let plan = plan(&pools);
+        let plan = plan(&pools, &Plan::default());
         assert_eq!(plan.shares.iter().map(|planned| &planned.share.name).collect::<Vec<_>>(), ["Music", "u_v"]);
         assert_eq!(plan.conflicts, ["u: sharesmb: 't' has the name 'music' already; name= sets another"]);
+
+        // A pool that comes first and is imported later does not get the name.
+        let pools = [(0, shared(&[("s", 1, "name=Music")])), pools[0].clone()];
+        let later = super::plan(&pools, &plan);
+        let owners: Vec<&str> = later.shares.iter().map(|planned| planned.share.dataset.as_str()).collect();
+        assert_eq!((owners, later.conflicts.len()), (vec!["t"], 1));
     }
 
     #[test]

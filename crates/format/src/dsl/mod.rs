@@ -145,7 +145,7 @@ pub fn split_property(key: &str) -> (&str, PropSuffix) {
 /// A directory in the tree of datasets (`dsl_dir_phys_t`, 256 bytes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DslDir {
-    /// Not used by OpenZFS any more.
+    /// Time of creation, in seconds since 1970. OpenZFS writes it (`dsl_dir_create_sync`) and does not read it.
     pub creation_time_s: u64,
     /// The head dataset: the current, writable state.
     pub head_dataset: ObjectId,

@@ -79,6 +79,9 @@ impl HostList {
     /// # Errors
     /// The first word that is no host.
     pub fn parse(text: &str) -> Result<Self, ShareError> {
+        if has_bare_ipv6(text) {
+            return Err(ShareError::refused(text, "IPv6 addresses are written in brackets, as in [2001:db8::1]"));
+        }
         let mut out = HostList::default();
         for word in split(text) {
             out.add(parse_word(word)?);
@@ -161,6 +164,12 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
         !is_inside && (c == ':' || c == '+')
     })
     .filter(|word| !word.is_empty())
+}
+
+/// Whether a list has an IPv6 address without brackets: the empty word in its `::` separates nothing.
+fn has_bare_ipv6(text: &str) -> bool {
+    let mut outside = text.split(['[', ']']).step_by(2);
+    outside.any(|part| part.contains("::"))
 }
 
 fn parse_word(word: &str) -> Result<HostWord, ShareError> {

@@ -175,6 +175,11 @@ impl FromStr for ShareIscsi {
         out.hosts = hosts.unwrap_or(out.hosts);
         out.write_cache = write_cache.unwrap_or(out.write_cache);
         out.read_only = read_only.unwrap_or_default();
+        if out.mutual.is_some() && out.mutual == out.chap {
+            let why =
+                "chap= and mutual= must be two users: with one secret, an initiator could answer its own challenge";
+            return Err(ShareError::refused(text, why));
+        }
         if out.mutual.is_some() && out.chap.is_none() {
             return Err(ShareError::refused(text, "mutual= needs chap=: the initiator authenticates first"));
         }

@@ -1,13 +1,22 @@
 //! What a pool offers over each protocol, made of what its datasets share: names are unique, targets have their LUNs.
 //!
-//! Two datasets that want the same name, or the same LUN of a target, cannot both have it: the first by dataset name has it,
+//! Two datasets that want the same name, or the same LUN of a target, cannot both have it: [`Precedence`] decides which one has it,
 //! and the other is not shared ([`Listed::conflicts`]). The same holds for a volume that wants to join a target with another
 //! access list or user than the target has: one target has one of each, and none of the volumes may be open to more initiators
 //! than its property says.
 
-use super::smb::default_name;
 use super::{HostList, Iqn, ShareIscsi, ShareNbd, ShareSmb, TimeMachine};
 use std::collections::BTreeMap;
+
+/// The order in which datasets get the name, or the LUN, that they want: first the one that has it already, so that no client is
+/// moved to another dataset; then the older dataset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Precedence {
+    /// Whether the dataset does not have the name yet.
+    pub is_new: bool,
+    /// When the dataset was created, in seconds since 1970.
+    pub created_s: u64,
+}
 
 /// A volume, and what it shares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,10 +29,26 @@ pub struct SharedVolume {
     pub is_readonly: bool,
     /// `weir:iscsi`.
     pub iscsi: ShareIscsi,
+    /// Precedence in its iSCSI target.
+    pub iscsi_precedence: Precedence,
     /// `weir:nbd`.
     pub nbd: ShareNbd,
+    /// Precedence among the NBD exports.
+    pub nbd_precedence: Precedence,
     /// Names after the `@` and IDs of the snapshots that are devices (`snapdev=visible`).
     pub snapshots: Vec<(String, u64)>,
+}
+
+impl SharedVolume {
+    /// Name of the NBD export.
+    pub fn nbd_name(&self) -> &str {
+        self.nbd.name.as_deref().unwrap_or(&self.dataset)
+    }
+
+    /// Name of the iSCSI target, in the pool with this GUID.
+    pub fn iqn(&self, pool_guid: u64) -> Iqn {
+        self.iscsi.target.clone().unwrap_or_else(|| Iqn::of_volume(pool_guid, self.id))
+    }
 }
 
 /// A file system, and what it shares over SMB.
@@ -35,6 +60,8 @@ pub struct SharedFileSystem {
     pub is_readonly: bool,
     /// `sharesmb`.
     pub smb: ShareSmb,
+    /// Precedence among the SMB shares.
+    pub precedence: Precedence,
 }
 
 /// The shares of a protocol.
@@ -112,14 +139,14 @@ pub struct SmbShare {
     pub browseable: bool,
 }
 
-/// The NBD exports of volumes. Volumes without a name of their own come first, under their dataset names.
+/// The NBD exports of volumes. Of volumes of one precedence those without a name of their own come first, under their dataset names.
 pub fn nbd_exports(volumes: &[SharedVolume]) -> Listed<NbdExport> {
     let mut out = Listed { shares: Vec::new(), conflicts: Vec::new() };
     let mut taken: BTreeMap<String, String> = BTreeMap::new();
     let mut sorted: Vec<&SharedVolume> = volumes.iter().filter(|volume| !volume.nbd.is_off()).collect();
-    sorted.sort_by_key(|volume| (volume.nbd.name.is_some(), &volume.dataset));
+    sorted.sort_by_key(|volume| (volume.nbd_precedence, volume.nbd.name.is_some(), &volume.dataset));
     for volume in sorted {
-        let name = volume.nbd.name.as_ref().unwrap_or(&volume.dataset);
+        let name = volume.nbd_name();
         let of = |name: String, dataset: String, id, read_only| {
             let hosts = volume.nbd.hosts.clone();
             NbdExport { name, dataset, id, hosts, read_only }
@@ -128,7 +155,7 @@ pub fn nbd_exports(volumes: &[SharedVolume]) -> Listed<NbdExport> {
         let snapshots = volume.snapshots.iter().map(|(snapshot, id)| {
             of(format!("{name}@{snapshot}"), format!("{}@{snapshot}", volume.dataset), *id, true)
         });
-        let head = of(name.clone(), volume.dataset.clone(), volume.id, read_only);
+        let head = of(name.to_owned(), volume.dataset.clone(), volume.id, read_only);
         for export in std::iter::once(head).chain(snapshots) {
             match taken.get(&export.name) {
                 Some(other) => {
@@ -150,10 +177,10 @@ pub fn iscsi_targets(pool_guid: u64, volumes: &[SharedVolume]) -> Listed<IscsiTa
     let mut targets: BTreeMap<Iqn, IscsiTarget> = BTreeMap::new();
     let mut conflicts = Vec::new();
     let mut sorted: Vec<&SharedVolume> = volumes.iter().filter(|volume| !volume.iscsi.is_off()).collect();
-    sorted.sort_by_key(|volume| &volume.dataset);
+    sorted.sort_by_key(|volume| (volume.iscsi_precedence, &volume.dataset));
     for volume in sorted {
         let share = &volume.iscsi;
-        let iqn = share.target.clone().unwrap_or_else(|| Iqn::of_volume(pool_guid, volume.id));
+        let iqn = volume.iqn(pool_guid);
         let target = targets.entry(iqn.clone()).or_insert_with(|| IscsiTarget {
             iqn,
             luns: Vec::new(),
@@ -202,14 +229,15 @@ fn obstacle(target: &IscsiTarget, share: &ShareIscsi) -> Option<String> {
     Some(format!("weir:iscsi: initiators, hosts, chap and mutual must be those of '{dataset}' in {}", target.iqn))
 }
 
-/// The SMB shares of file systems. Names are compared without case. File systems with a name of their own come first.
+/// The SMB shares of file systems. Names are compared without case. Of file systems of one precedence those with a name of their own
+/// come first.
 pub fn smb_shares(file_systems: &[SharedFileSystem]) -> Listed<SmbShare> {
     let mut out = Listed { shares: Vec::new(), conflicts: Vec::new() };
     let mut taken: BTreeMap<String, &str> = BTreeMap::new();
     let mut sorted: Vec<&SharedFileSystem> = file_systems.iter().filter(|shared| !shared.smb.is_off()).collect();
-    sorted.sort_by_key(|shared| (shared.smb.name.is_none(), &shared.dataset));
-    for SharedFileSystem { dataset, is_readonly, smb } in sorted {
-        let name = smb.name.clone().unwrap_or_else(|| default_name(dataset));
+    sorted.sort_by_key(|shared| (shared.precedence, shared.smb.name.is_none(), &shared.dataset));
+    for SharedFileSystem { dataset, is_readonly, smb, .. } in sorted {
+        let name = smb.name_for(dataset);
         match taken.get(&name.to_lowercase()) {
             Some(other) => {
                 let why = format!("sharesmb: '{other}' has the name '{name}' already; name= sets another");

@@ -31,8 +31,8 @@ mod smb;
 pub use hosts::{HostList, HostWord, Names};
 pub use iscsi::{Iqn, ShareIscsi};
 pub use lists::{
-    IscsiLun, IscsiTarget, Listed, NbdExport, SharedFileSystem, SharedVolume, SmbShare, iscsi_targets, nbd_exports,
-    smb_shares,
+    IscsiLun, IscsiTarget, Listed, NbdExport, Precedence, SharedFileSystem, SharedVolume, SmbShare, iscsi_targets,
+    nbd_exports, smb_shares,
 };
 pub use nbd::ShareNbd;
 pub use nfs::ShareNfs;

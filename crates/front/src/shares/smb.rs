@@ -62,6 +62,11 @@ impl ShareSmb {
         ShareSmb { hosts: HostList::everyone(), ..ShareSmb::off() }
     }
 
+    /// Name of the share of a file system.
+    pub fn name_for(&self, dataset: &str) -> String {
+        self.name.clone().unwrap_or_else(|| default_name(dataset))
+    }
+
     /// Whether nothing is shared.
     pub fn is_off(&self) -> bool {
         self.hosts.is_empty()
@@ -70,7 +75,7 @@ impl ShareSmb {
 
 /// The name of the share of a dataset that has none set: its name with every character that shares or paths cannot have
 /// replaced by `_`.
-pub(super) fn default_name(dataset: &str) -> String {
+fn default_name(dataset: &str) -> String {
     let fits = |c: char| c.is_alphanumeric() || "-.".contains(c);
     dataset.chars().map(|c| if fits(c) { c } else { '_' }).take(MAX_NAME_CHARS).collect()
 }

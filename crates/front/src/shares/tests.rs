@@ -248,6 +248,8 @@ fn volume(dataset: &str, id: u64, iscsi: &str, nbd: &str) -> SharedVolume {
         id,
         is_readonly: false,
         iscsi: iscsi.parse().unwrap(),
+        iscsi_precedence: Precedence::default(),
+        nbd_precedence: Precedence::default(),
         nbd: nbd.parse().unwrap(),
         snapshots: Vec::new(),
     }
@@ -296,12 +298,40 @@ fn names_of_smb_shares_are_unique_without_case() {
         dataset: dataset.into(),
         is_readonly,
         smb: smb.parse().unwrap(),
+        precedence: Precedence::default(),
     };
     let all = [of("p/a b", "on", true), of("p/c", "name=P_A_B", false), of("p/d", "on", false), of("p", "off", false)];
     let listed = smb_shares(&all);
     let names: Vec<_> = listed.shares.iter().map(|share| (share.name.as_str(), share.read_only)).collect();
     assert_eq!(names, [("P_A_B", false), ("p_d", false)]);
     assert_eq!(listed.conflicts[0].0, "p/a b");
+}
+
+#[test]
+fn a_name_stays_with_the_dataset_that_has_it_and_else_goes_to_the_older_one() {
+    let at = |is_new, created_s| Precedence { is_new, created_s };
+    let owner = |first: Precedence, second: Precedence| {
+        let file_system = |dataset: &str, precedence| SharedFileSystem {
+            dataset: dataset.into(),
+            is_readonly: false,
+            smb: "name=x".parse().unwrap(),
+            precedence,
+        };
+        let smb = smb_shares(&[file_system("p/a", first), file_system("p/b", second)]).shares.remove(0).dataset;
+        let volume = |dataset: &str, id, precedence| SharedVolume {
+            iscsi_precedence: precedence,
+            nbd_precedence: precedence,
+            ..volume(dataset, id, "target=iqn.2001-04.com.example:x", "name=x")
+        };
+        let volumes = [volume("p/a", 1, first), volume("p/b", 2, second)];
+        let nbd = nbd_exports(&volumes).shares.remove(0).dataset;
+        let iscsi = iscsi_targets(7, &volumes).shares.remove(0).luns.remove(0).dataset;
+        assert!(smb == nbd && nbd == iscsi, "{smb} {nbd} {iscsi}");
+        smb
+    };
+    assert_eq!(owner(at(true, 5), at(false, 9)), "p/b", "it has the name");
+    assert_eq!(owner(at(true, 9), at(true, 5)), "p/b", "it is older");
+    assert_eq!(owner(at(true, 5), at(true, 5)), "p/a");
 }
 
 /// Random lists of words that options consist of: values that parse are printed and parsed to themselves.
