@@ -2,12 +2,14 @@
 //!
 //! ```text
 //!   users          name:uid:gid, one line each                    Weir's list, mode 0600
+//!                  -:uid:gid                                      the highest number that a removed user had
 //!   passdb.tdb     name, password hash, flags                      Samba's, written by pdbedit, mode 0600
 //!   passwd, group  accounts as smbd sees them (libnss_wrapper)     rendered from the list and /etc/passwd, /etc/group
 //! ```
 //!
 //! *As root*, a user has the identity of the system's account of the same name. A user without one has a number from the list
-//! (from 200,000 on, so that it is not that of an account made later), and smbd sees an account that exists for it alone.
+//! (from 200,000 on, so that it is not that of an account made later; never that of a removed user, whose files may remain), and
+//! smbd sees an account that exists for it alone.
 //!
 //! *As an ordinary user*, smbd cannot change its identity: all users act as the user that runs Weir, and their accounts
 //! have its number. What each may do is then decided by the shares' lists of users, not by files' owners and ACLs.
@@ -85,8 +87,22 @@ pub fn parse_list(text: &str) -> Vec<User> {
     users.filter(|user| check_name(&user.name).is_ok()).take(MAX_USERS).collect()
 }
 
-fn render_list(users: &[User]) -> String {
-    users.iter().map(|user| format!("{}:{}:{}\n", user.name, user.uid, user.gid)).collect()
+/// Name in the list of the highest number that a removed user had; no user's.
+const REMOVED: &str = "-";
+
+/// The highest number from [`FIRST_UID`] on that a user of the list has or had.
+fn highest_uid(text: &str) -> Option<u32> {
+    text.lines().filter_map(|line| parse_line(line, 1)).map(|user| user.uid).filter(|uid| *uid >= FIRST_UID).max()
+}
+
+/// The list; `highest` is the highest number that a user has had.
+fn render_list(users: &[User], highest: Option<u32>) -> String {
+    let mut list: String = users.iter().map(|user| format!("{}:{}:{}\n", user.name, user.uid, user.gid)).collect();
+    if let Some(uid) = highest.filter(|uid| Some(*uid) > highest_uid(&list)) {
+        let _ = writeln!(list, "{REMOVED}:{uid}:{uid}");
+    }
+    debug_assert!(highest_uid(&list) >= highest, "a number would be given a second time");
+    list
 }
 
 /// Reads a text file; a missing one is empty.
@@ -240,7 +256,8 @@ impl Users<'_> {
     }
 
     fn write(&self, users: &[User]) -> Result<(), SmbError> {
-        write_private(&self.directories.users(), render_list(users).as_bytes()).map(drop)
+        let highest = highest_uid(&read(&self.directories.users())?);
+        write_private(&self.directories.users(), render_list(users, highest).as_bytes()).map(drop)
     }
 
     /// Writes a configuration without shares for the tools, and returns a command with it.
@@ -276,7 +293,7 @@ impl Users<'_> {
             }
             Some(user) => user,
             None => {
-                let highest = users.iter().map(|user| user.uid).filter(|uid| *uid >= FIRST_UID).max();
+                let highest = highest_uid(&read(&self.directories.users())?);
                 let uid = highest.map_or(FIRST_UID, |uid| uid.saturating_add(1));
                 User { name: name.to_owned(), uid, gid: uid }
             }
@@ -357,6 +374,21 @@ pub async fn remove(clock: &Clock, directories: &Directories, name: &str) -> Res
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_number_of_a_removed_user_is_not_given_again() {
+        let both = render_list(&[user("ann", 200_000), user("bob", 200_001)], None);
+        assert_eq!(highest_uid(&both), Some(200_001));
+        let without_bob = render_list(&[user("ann", 200_000)], highest_uid(&both));
+        assert_eq!(
+            (without_bob.as_str(), highest_uid(&without_bob)),
+            ("ann:200000:200000\n-:200001:200001\n", Some(200_001))
+        );
+        assert_eq!(parse_list(&without_bob), [user("ann", 200_000)]);
+        let with_eve = render_list(&[user("ann", 200_000), user("eve", 200_002)], highest_uid(&without_bob));
+        assert_eq!(with_eve, "ann:200000:200000\neve:200002:200002\n");
+        assert_eq!(highest_uid("kim:1000:1000\n"), None, "numbers of the system's accounts do not count");
+    }
+
     fn user(name: &str, uid: u32) -> User {
         User { name: name.into(), uid, gid: uid }
     }
@@ -398,7 +430,7 @@ mod tests {
     #[test]
     fn the_list_round_trips_and_ignores_other_lines() {
         let users = [user("ann", 1000), user("bob", 200_000)];
-        assert_eq!(parse_list(&render_list(&users)), users);
+        assert_eq!(parse_list(&render_list(&users, None)), users);
         assert_eq!(parse_list("# note\n\nann:1\nbob:x:1\n-e:1:1\nok:7:8:more\n"), [User { gid: 8, ..user("ok", 7) }]);
     }
 
