@@ -7,6 +7,7 @@ use weir_engine::Engine;
 use weir_machine::Request;
 use weir_pool::config::VdevConfig;
 use weir_pool::mos::Mos;
+use weir_pool::status::VdevState;
 use weir_pool::{PoolError, capacity, dedup, space};
 
 /// Observes a pool: its counters now and, if the process keeps them, about `seconds` ago ([`Host::earlier_sample`]).
@@ -31,10 +32,12 @@ async fn facts(engine: &Engine) -> Result<PoolFacts, PoolError> {
     let tree = tree.map_err(|source| PoolError::Decode { what: what(), source })?;
     let space = space::load(rq, &mos, &tree).await?;
     let capacity = capacity::compute_space(rq, &mos, &tree, &space).await?;
+    let (_, health, _) = engine.synced().vdevs_in_memory()?;
     let tables = dedup::dedup_tables(rq, &mos, &tree.children).await?;
     Ok(PoolFacts {
         activities: activities.collect(),
         suspended: engine.devices().suspended_because().map(|why| why.to_string()),
+        unhealthy: (health != VdevState::Online).then(|| health.to_string()),
         fragmentation_percent: capacity.fragmentation,
         dedup_table_bytes: tables.memory_bytes,
         ..PoolFacts::default()

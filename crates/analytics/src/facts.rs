@@ -15,6 +15,9 @@ pub struct PoolFacts {
     /// Why the pool is suspended, if it is.
     #[serde(default)]
     pub suspended: Option<String>,
+    /// State of the pool, as `zpool status` names it, unless it is ONLINE.
+    #[serde(default)]
+    pub unhealthy: Option<String>,
     /// Fragmentation of free space in percent; `None` if no space map has a histogram.
     pub fragmentation_percent: Option<u64>,
     /// Bytes of memory that the blocks of the dedup tables take if all are cached.

@@ -1,6 +1,6 @@
 //! Sentences that every diagnosis has: where the bytes came from, and what limits now.
 
-use super::{Finding, View, share, text};
+use super::{Cause, Finding, View, share, text};
 
 /// Mean time of a request in nanoseconds below which nothing waits for devices: memory serves it.
 const QUICK_NS: f64 = 100_000.0;
@@ -53,13 +53,14 @@ pub(super) fn sentence(view: &View<'_>, findings: &[Finding]) -> String {
             format!("; the longest stage was {name}, {} of the time of the pool's requests", text::percent(part))
         },
     );
-    let end = match (findings.first(), longest) {
+    let mut of_slowness = findings.iter().filter(|found| found.cause != Cause::Unhealthy);
+    let end = match (of_slowness.next(), longest) {
         (Some(first), _) => format!("What limits most is the first finding, on {}.", first.subject),
         (None, Some((name, part))) if part >= LIMITING_SHARE => {
-            format!("Nothing is wrong: what limits is the stage {name}, and how fast clients ask.")
+            format!("Nothing slows them: what limits is the stage {name}, and how fast clients ask.")
         }
-        (None, _) if mean_ns < QUICK_NS => "Nothing is wrong: what limits is how fast clients ask.".to_owned(),
-        (None, _) => "Nothing is wrong: no stage takes most of the time.".to_owned(),
+        (None, _) if mean_ns < QUICK_NS => "Nothing slows them: what limits is how fast clients ask.".to_owned(),
+        (None, _) => "Nothing slows them: no stage takes most of the time.".to_owned(),
     };
     format!("{start}{of_stages}. {end}")
 }

@@ -54,6 +54,8 @@ const ENOUGH_REQUESTS: u64 = 100;
 pub enum Cause {
     /// The pool is suspended: its devices fail or do not answer.
     Suspended,
+    /// The pool is not ONLINE, which slows no client by itself.
+    Unhealthy,
     /// Writers wait for the intent log, which is on the devices that hold the data.
     SyncWritesWithoutLogDevice,
     /// Writers are delayed because the devices do not keep up.
@@ -216,6 +218,20 @@ fn suspended(pool: &str, why: &str) -> Finding {
     }
 }
 
+/// Weight of a finding about the state of the pool: below those that slow clients.
+const UNHEALTHY_WEIGHT: f64 = 0.01;
+
+fn unhealthy(pool: &str, state: &str) -> Finding {
+    Finding {
+        cause: Cause::Unhealthy,
+        subject: pool.to_owned(),
+        weight: UNHEALTHY_WEIGHT,
+        figures: BTreeMap::new(),
+        sentence: format!("The pool is {state}: devices fail or are missing."),
+        advice: format!("'zpool status {pool}' names them, and says what to do."),
+    }
+}
+
 /// Diagnoses a pool, or a dataset with its descendants or a client of it. Without requests, nothing limits a dataset or a client.
 pub fn diagnose(interval: &Interval, facts: &PoolFacts, subject: Option<&str>) -> Diagnosis {
     let of_clients = interval.clients.iter().filter(|row| row.protocol != "internal");
@@ -225,7 +241,10 @@ pub fn diagnose(interval: &Interval, facts: &PoolFacts, subject: Option<&str>) -
         // Requests that wait for it have not ended, and others tell nothing.
         Some(why) => vec![suspended(&interval.pool, why)],
         None if subject.is_some() && view.clients.is_empty() => Vec::new(),
-        None => all_findings(&view),
+        None => {
+            let of_state = facts.unhealthy.iter().map(|state| unhealthy(&interval.pool, state));
+            all_findings(&view).into_iter().chain(of_state).collect()
+        }
     };
     findings
         .sort_by(|a, b| b.weight.total_cmp(&a.weight).then_with(|| (a.cause, &a.subject).cmp(&(b.cause, &b.subject))));

@@ -120,13 +120,23 @@ fn of_a_suspended_pool_nothing_else_is_said() {
 }
 
 #[test]
+fn of_a_degraded_pool_its_state_is_said_beside_what_limits() {
+    let facts = PoolFacts { unhealthy: Some("DEGRADED".into()), ..PoolFacts::default() };
+    let diagnosis = diagnose(&healthy(), &facts, None);
+    let [found] = diagnosis.findings.as_slice() else { panic!("{:?}", diagnosis.findings) };
+    assert_eq!((found.cause, found.subject.as_str()), (Cause::Unhealthy, "tank"));
+    assert!(found.sentence.starts_with("The pool is DEGRADED") && found.advice.contains("zpool status tank"));
+    assert!(diagnosis.limit.ends_with("what limits is the stage device, and how fast clients ask."));
+}
+
+#[test]
 fn nothing_is_wrong_with_a_healthy_load_and_an_idle_pool() {
     let diagnosis = diagnose(&healthy(), &PoolFacts::default(), None);
     assert_eq!(diagnosis.findings, []);
     assert_eq!(
         diagnosis.limit,
         "2000 requests in 10 s, 200.0/s, took 2.0 ms each on average; the longest stage was device, 70 % of the time of the pool's \
-         requests. Nothing is wrong: what limits is the stage device, and how fast clients ask."
+         requests. Nothing slows them: what limits is the stage device, and how fast clients ask."
     );
     assert_eq!(diagnosis.sources.as_deref(), Some("Clients read 4M in 10 s, from: 75 % arc demand, 25 % disk."));
     let limit_at = |device_ms: u64, client_ms: u64| {
