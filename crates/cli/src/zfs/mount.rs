@@ -233,7 +233,7 @@ fn list(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
     let contained = match own.is_empty() {
         true => Vec::new(),
         // A user who may not ask the process that mounts sees the kernel's list.
-        false => mounted_file_systems(call, args, &own).unwrap_or_default(),
+        false => mounted_file_systems(call, &args.places, &own).unwrap_or_default(),
     };
     let all = with_contained(own, contained);
     if args.json {
@@ -253,10 +253,10 @@ fn list(call: &Call, args: &MountArgs) -> Result<u8, Failure> {
 }
 
 /// The file systems that are mounted, of the pools of these mounts, with their mount points, parents before children.
-fn mounted_file_systems(call: &Call, args: &MountArgs, own: &[(String, PathBuf)]) -> Result<Vec<Place>, Failure> {
-    let reader = PoolReader::new(call, &args.places.dirs)?;
+fn mounted_file_systems(call: &Call, places: &Places, own: &[Place]) -> Result<Vec<Place>, Failure> {
+    let reader = PoolReader::new(call, &places.dirs)?;
     let pools: BTreeSet<&str> = own.iter().map(|(source, _)| pool_of(source)).collect();
-    let mut places = Vec::new();
+    let mut mounted = Vec::new();
     for pool in pools {
         let query = PoolQuery::Datasets(DatasetsQuery {
             names: Vec::new(),
@@ -271,14 +271,14 @@ fn mounted_file_systems(call: &Call, args: &MountArgs, own: &[(String, PathBuf)]
             let Row::Dataset(row) = row else { return };
             let values: Vec<&PropertyValue> = row.properties.iter().flatten().map(|property| &property.value).collect();
             if let [PropertyValue::Number(1), PropertyValue::Text(path)] = values.as_slice() {
-                places.push((row.name.clone(), PathBuf::from(path)));
+                mounted.push((row.name.clone(), PathBuf::from(path)));
             }
         };
         // A pool that cannot be read, and a mount for SMB, whose source names none, hides no mount of another pool.
         let _unread = reader.read(pool, query, &mut take);
     }
-    places.sort();
-    Ok(places)
+    mounted.sort();
+    Ok(mounted)
 }
 
 /// Adds to the kernel's mounts the file systems that the mounts of their parents contain: each at its mount point, which is its
@@ -461,7 +461,7 @@ fn unmount_all(call: &Call, args: &UnmountArgs) -> Result<u8, Failure> {
 /// Unmounts a file system, with those below it.
 fn unmount_one(call: &Call, args: &UnmountArgs, given: String) -> Result<u8, Failure> {
     let doing = format!("cannot unmount '{given}'");
-    let name = if given.starts_with('/') { dataset_at(call, &given, &doing)? } else { given };
+    let name = if given.starts_with('/') { dataset_at(call, &args.places, &given, &doing)? } else { given };
     with_pool(call, &args.places, &name, &doing, |target| {
         target.file_system(&name, &doing)?;
         let mounts = &target.served_pool.mounts;
@@ -476,14 +476,16 @@ fn unmount_one(call: &Call, args: &UnmountArgs, given: String) -> Result<u8, Fai
     })
 }
 
-/// The dataset that is mounted at a path.
-fn dataset_at(call: &Call, path: &str, doing: &str) -> Result<String, Failure> {
+/// The dataset that is mounted at a path, also one that the mount of its parent contains.
+fn dataset_at(call: &Call, places: &Places, path: &str, doing: &str) -> Result<String, Failure> {
     let path = call.path(path);
     if let Some(name) = call.served_pools().iter().find_map(|served_pool| served_pool.mounts.at(&path)) {
         return Ok(name);
     }
     let text = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let mounted = weir_mounts(&text).into_iter().find(|(_, mounted)| mounted == Path::new(&path));
+    let own = weir_mounts(&text);
+    let contained = mounted_file_systems(call, places, &own).unwrap_or_default();
+    let mounted = with_contained(own, contained).into_iter().find(|(_, mounted)| mounted == Path::new(&path));
     mounted.map(|(source, _)| source).ok_or_else(|| failed(doing, "not a ZFS mountpoint"))
 }
 

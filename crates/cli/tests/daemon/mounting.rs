@@ -90,6 +90,9 @@ fn the_list_of_mounts_has_the_file_systems_in_the_mount_of_their_parent() {
         site.ok("zfs mount").lines().any(|line| line.split_whitespace().eq([name, &path]))
     };
     assert!(lists("tank", &top) && lists("tank/a", &top.join("a")) && lists("tank/a/b", &top.join("a/b")));
+    site.ok(&format!("zfs unmount {}", top.join("a/b").display()));
+    assert!(lists("tank/a", &top.join("a")) && !lists("tank/a/b", &top.join("a/b")));
+    site.ok("zfs mount tank/a/b");
     site.ok("zfs unmount tank/a");
     assert!(lists("tank", &top) && !lists("tank/a", &top.join("a")) && !lists("tank/a/b", &top.join("a/b")));
     // As in OpenZFS: a value of mountpoint mounts, also the present one.
