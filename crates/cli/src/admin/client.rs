@@ -205,10 +205,19 @@ fn answer_in(frame: Frame) -> io::Result<Answer> {
     }
 }
 
+/// The failure of a user who may not ask a process.
+pub fn denied(remote: &RemoteProcess) -> Failure {
+    let which = if remote.is_daemon { "the daemon" } else { "the process that has the pool open" };
+    Failure::failed(format!("permission denied: only its user and root may ask {which} ({})", remote.pid))
+}
+
 /// The failure of a conversation. A command that has not begun can be tried again if the process is closing the pool.
 fn unanswered(remote: &RemoteProcess, begun: bool, error: &io::Error) -> Failure {
     let pid = remote.pid;
     let socket = remote.socket.display();
+    if error.kind() == ErrorKind::PermissionDenied {
+        return denied(remote);
+    }
     let line = format!("process {pid} has the pool open and does not answer on {socket}: {error}");
     let closes = matches!(
         error.kind(),

@@ -35,7 +35,7 @@ mod served_pool;
 mod server;
 
 pub use awaiting::await_opening;
-pub use client::{ask, ask_command, ask_rows, open_pools, query, send, tell};
+pub use client::{ask, ask_command, ask_rows, denied, open_pools, query, send, tell};
 pub use moving_mounts::CREATED_NOT_MOUNTED;
 pub use permits::Permit;
 pub use readers::ReadersSocket;

@@ -105,7 +105,14 @@ pub fn open_pools(
     names: &[String],
     why: &str,
 ) -> Result<Vec<(String, RemoteProcess)>, Failure> {
-    let Some(daemon) = pools::daemon_for(call, &places.dirs) else { return held(call, places, names, why) };
+    let Some(daemon) = pools::daemon_for(call, &places.dirs) else {
+        let found = held(call, places, names, why);
+        // The daemon of root may have them.
+        return found.map_err(|none| match pools::readers_daemon_for(call, &places.dirs) {
+            Some(daemon) => admin::denied(&daemon),
+            None => none,
+        });
+    };
     let of_daemon = PoolHolder::Other(daemon.clone()).pools(call, None)?;
     let with_daemon = |pool: &OpenPool| (pool.name.clone(), daemon.clone());
     let elsewhere = pools::places_beside_daemon(call);

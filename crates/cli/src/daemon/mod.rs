@@ -183,6 +183,9 @@ fn start(args: &DaemonArgs) -> Result<u8, Failure> {
 /// Sends a command to the daemon that runs.
 fn ask(call: &Call, command: &DaemonCommand) -> Result<u8, Failure> {
     let daemon = admin::daemon().ok_or_else(|| {
+        if let Some(daemon) = admin::readers_daemon() {
+            return admin::denied(&daemon);
+        }
         let places = crate::directories::described_runtime();
         Failure::failed(format!("no daemon is running: there is no socket in {}", places.join(", ")))
     })?;

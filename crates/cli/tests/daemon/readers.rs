@@ -108,6 +108,14 @@ fn users_change_nothing_and_read_nothing_private() {
         let out = as_user(&site, line);
         assert!(!out.status.success(), "{line}: {}", text(&out.stdout));
     }
+    for line in ["daemon status", "arcstat", "why tank"] {
+        let out = as_user(&site, line);
+        let said = text(&out.stderr);
+        assert!(
+            out.status.code() == Some(1) && said.contains("permission denied: only its user and root may ask"),
+            "{line}: {said}"
+        );
+    }
     assert_eq!(text(&as_user(&site, "zfs create tank/b").stderr), "cannot open 'tank': permission denied\n");
     let unchanged = |all: &str| all.lines().filter(|line| !line.contains("\tavailable\t")).count();
     assert_eq!(unchanged(&site.ok("zfs get -r -H all tank")), unchanged(&before));
