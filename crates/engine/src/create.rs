@@ -247,7 +247,7 @@ pub fn check_pool_name(name: &str) -> Result<(), PoolError> {
         return wrong("it must begin with a letter");
     }
     if !name.chars().all(allowed) {
-        return wrong("a character is not allowed");
+        return wrong("only letters, digits, '-', '_', '.', ':' and spaces are allowed");
     }
     if name.len() > 247 {
         return wrong("it is too long");

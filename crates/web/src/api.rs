@@ -6,8 +6,8 @@ use crate::sampler::{LiveSecond, Sampler};
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Path, Query, State};
-use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{StatusCode, Uri};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream::{Stream, unfold};
@@ -83,6 +83,12 @@ pub(crate) async fn description() -> Response {
 pub(crate) struct Problem {
     /// One line.
     pub error: String,
+}
+
+/// Answer of paths that do not exist.
+pub(crate) async fn unknown(uri: Uri) -> (StatusCode, Json<Problem>) {
+    let error = format!("there is no '{}': /api/v1/openapi.json describes what there is", uri.path());
+    (StatusCode::NOT_FOUND, Json(Problem { error }))
 }
 
 pub(crate) fn not_open(pool: &str) -> (StatusCode, Json<Problem>) {

@@ -191,6 +191,7 @@ fn router(state: AppState, origin: Arc<Origin>) -> Router {
         .route("/api/v1/admin/audit", get(routes::audited))
         .merge(actions)
         .merge(uploads)
+        .fallback(api::unknown)
         .layer(from_fn_with_state(state.clone(), check))
         .layer(from_fn(with_headers))
         .layer(Extension(origin))

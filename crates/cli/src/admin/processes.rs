@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 /// Processes to name at most.
 const MAX_NAMED: usize = 8;
 
-/// Processes other than `this` with files or a working directory below one of the mounts, as `process 12 (vi) at /mount`. Only
+/// Processes other than `except` with files or a working directory below one of the mounts, as `process 12 (vi) at /mount`. Only
 /// those that the caller may examine: an ordinary user sees its own.
-pub fn that_use(mounts: &[PathBuf], this: u32) -> Vec<String> {
+pub fn that_use(mounts: &[PathBuf], except: &[u32]) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let ids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let found: BTreeMap<u32, &PathBuf> =
-        ids.filter(|id| *id != this).filter_map(|id| Some((id, used_mount(id, mounts)?))).collect();
+        ids.filter(|id| !except.contains(id)).filter_map(|id| Some((id, used_mount(id, mounts)?))).collect();
     let name = |id: u32| std::fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
     found
         .into_iter()
@@ -57,10 +57,10 @@ mod tests {
         while std::fs::read_to_string(format!("/proc/{}/comm", process.id())).unwrap() != "cat\n" {
             std::thread::yield_now();
         }
-        assert_eq!(that_use(&mounts, std::process::id()), [expected]);
+        assert_eq!(that_use(&mounts, &[std::process::id()]), [expected]);
         drop(process.stdin.take());
         process.wait().unwrap();
-        assert_eq!(that_use(&mounts, std::process::id()), Vec::<String>::new());
+        assert_eq!(that_use(&mounts, &[std::process::id()]), Vec::<String>::new());
         assert_eq!(containing(&dir.join("innermost"), &mounts), Some(&dir), "names are compared as a whole");
         assert_eq!(containing(Path::new("/"), &mounts), None);
     }

@@ -311,10 +311,12 @@ impl ServedPool {
         network_of(&read.await.unwrap_or_default())
     }
 
-    /// Clients of the network, and processes on the pool's mounts, that may be what keeps a dataset or the pool busy.
-    pub async fn all_users(&self) -> Vec<String> {
+    /// Clients of the network, and processes on the pool's mounts, that may be what keeps a dataset or the pool busy; not the process
+    /// with the ID `asking`, which runs the command.
+    pub async fn all_users(&self, asking: Option<u32>) -> Vec<String> {
         let mounts: Vec<PathBuf> = self.mounts.list().into_iter().map(|(_, path)| path).collect();
-        let processes = tokio::task::spawn_blocking(move || processes::that_use(&mounts, std::process::id())).await;
+        let except: Vec<u32> = asking.into_iter().chain([std::process::id()]).collect();
+        let processes = tokio::task::spawn_blocking(move || processes::that_use(&mounts, &except)).await;
         // A task that panicked names none.
         self.clients().into_iter().chain(processes.unwrap_or_default()).collect()
     }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, UCred};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinError;
@@ -164,7 +164,7 @@ async fn connection(
             let _permit = permits.of_command().await.map_err(io::Error::other)?;
             write_frame(&mut write, &Frame::Begun).await?;
             let monitor = ChangeMonitor::default();
-            let work = carry_out(&process, &json, (peer.uid(), peer.gid()), &monitor);
+            let work = carry_out(&process, &json, peer, &monitor);
             let answer = watched(&mut read, &mut write, &monitor, work).await;
             refresh_cache_files(&process).await;
             let answer = answer.to_json().map_err(io::Error::other)?;
@@ -275,7 +275,7 @@ pub async fn refresh_cache_files(process: &PoolProcess) {
 }
 
 /// Carries out a command of a user on the pool that it names, and brings the exports up to date.
-async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32), monitor: &ChangeMonitor) -> Answer {
+async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], peer: UCred, monitor: &ChangeMonitor) -> Answer {
     let command = match Command::from_json(json) {
         Ok(command) => command,
         Err(error) => {
@@ -301,14 +301,15 @@ async fn carry_out(process: &Arc<PoolProcess>, json: &[u8], ids: (u32, u32), mon
         Action::Change(change) | Action::ChangeWithoutMounts(change) => change.shares_again().map(str::to_owned),
         _ => None,
     };
-    let mut author = Author { monitor: monitor.clone(), ..Author::new(ids, now(), command.line.clone()) };
+    let mut author =
+        Author { monitor: monitor.clone(), ..Author::new((peer.uid(), peer.gid()), now(), command.line.clone()) };
     let mut done = command.run(&ServingHost(served_pool.clone()), &mut author).await;
     if let Err(refusal) = &mut done
         && refusal.kind == RefusalKind::Busy
         && refusal.names.is_empty()
     {
         served_pool.refresh_clients().await;
-        refusal.names = served_pool.all_users().await;
+        refusal.names = served_pool.all_users(peer.pid().and_then(|pid| u32::try_from(pid).ok())).await;
     }
     if let (Ok(_), Some(top), Some(front)) = (&done, shared_again, served_pool.front()) {
         front.share_again(&top);

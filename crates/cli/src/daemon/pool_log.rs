@@ -26,7 +26,7 @@ pub fn start(pool: &Arc<ServedPool>) {
         let mut last = 0;
         let mut renewals = pool.renewals();
         let mut exports = exports_of(&pool);
-        log_exports(&name, "exported", &exports);
+        log_exports(&name, "shared", &exports);
         loop {
             let news = pool.engine.events.after(last);
             last = news.events.last().map_or(last, |event| event.eid);
@@ -35,8 +35,8 @@ pub fn start(pool: &Arc<ServedPool>) {
             if renewals != pool.renewals() {
                 renewals = pool.renewals();
                 let now = exports_of(&pool);
-                log_exports(&name, "exported", &now.difference(&exports).cloned().collect());
-                log_exports(&name, "no longer exported", &exports.difference(&now).cloned().collect());
+                log_exports(&name, "shared", &now.difference(&exports).cloned().collect());
+                log_exports(&name, "no longer shared", &exports.difference(&now).cloned().collect());
                 exports = now;
             }
             if pool.engine.events.is_ended() {

@@ -575,7 +575,7 @@ fn the_journal_gets_priorities_instead_of_times() {
     site.wait_until("the daemon listens", || site.log().contains("listening"));
     site.ok("zpool create -O sharenfs=on -O weir:nbd=on tank d0");
     site.ok("zfs create tank/home");
-    site.wait_until("the export is logged", || site.log().contains("pool 'tank': exported: tank/home"));
+    site.wait_until("the export is logged", || site.log().contains("pool 'tank': shared: tank/home"));
     drop(daemon);
     let lines = site.log();
     assert!(lines.lines().all(|line| line.starts_with("<6>")), "{lines}");

@@ -25,7 +25,7 @@ pub fn check_component(part: &str) -> Result<(), &'static str> {
         "." => Err("'.' is no component"),
         ".." => Err("'..' is no component"),
         _ if part.len() > MAX_NAME_LEN => Err("a component is too long"),
-        _ if !part.chars().all(allowed) => Err("a character is not allowed"),
+        _ if !part.chars().all(allowed) => Err("only letters, digits, '-', '_', '.', ':' and spaces are allowed"),
         _ => Ok(()),
     }
 }

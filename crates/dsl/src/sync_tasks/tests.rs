@@ -137,7 +137,7 @@ fn names_are_checked_before_anything_is_made() {
             ("other/a", "other/a: parent does not exist"),
             ("tank", "tank: parent does not exist"),
             ("tank/a@b", "tank/a@b: not the name of a file system or volume"),
-            ("tank/a%", "tank/a%: invalid name: a character is not allowed"),
+            ("tank/a%", "tank/a%: invalid name: only letters, digits, '-', '_', '.', ':' and spaces are allowed"),
         ] {
             assert_eq!(create::create(&mut change, &file_system(name)).await.unwrap_err().to_string(), wanted);
         }
