@@ -51,13 +51,13 @@ pub use problem::{FoundStates, OpenErrors, Problem, Unopened, problem_of_found};
 pub use program::{Bytes, LuaProgram, ProgramEnd, ProgramFailure, ProgramFailureKind, ProgramValue};
 pub use query::{
     AccountProperty, ChangeKind, CheckpointStatus, DatasetRow, DatasetsQuery, DedupBucket, DedupStatus, DedupSums,
-    DiffQuery, DifferenceRow, EventField, EventRow, EventValue, EventsQuery, ExpansionStatus, FilePath, HealthReason,
-    HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo, LeafPass, LeafPassState,
-    MAX_ROW_BYTES, OpenPool, OperationIo, PermissionsQuery, PermissionsRow, PoolIoRow, PoolPropertiesQuery,
-    PoolPropertiesRow, PoolQuery, PoolStatus, Query, RebuildStage, RebuildStatus, RemovalStatus, Row, RowDecoder,
-    RowError, RowReceiver, Rows, ScanStage, ScanStatus, StatusQuery, UserspaceQuery, UserspaceRow, VdevErrors,
-    VdevFacts, VdevGroup, VdevHealth, VdevIo, VdevPropertiesQuery, VdevPropertiesRow, VdevSpace, VdevSpaceRow,
-    VdevStatus, VdevStatusSpace, find_vdevs, oversized, problem_of, spare_state,
+    DiffQuery, DifferenceRow, ErrorScrubStatus, EventField, EventRow, EventValue, EventsQuery, ExpansionStatus,
+    FilePath, HealthReason, HistoryQuery, HistoryRow, Hold, HoldsQuery, InternalEvent, IostatQuery, LeafIo, LeafPass,
+    LeafPassState, MAX_ROW_BYTES, OpenPool, OperationIo, PermissionsQuery, PermissionsRow, PoolIoRow,
+    PoolPropertiesQuery, PoolPropertiesRow, PoolQuery, PoolStatus, Query, RebuildStage, RebuildStatus, RemovalStatus,
+    Row, RowDecoder, RowError, RowReceiver, Rows, ScanStage, ScanStatus, StatusQuery, UserspaceQuery, UserspaceRow,
+    VdevErrors, VdevFacts, VdevGroup, VdevHealth, VdevIo, VdevPropertiesQuery, VdevPropertiesRow, VdevSpace,
+    VdevSpaceRow, VdevStatus, VdevStatusSpace, find_vdevs, oversized, problem_of, spare_state,
 };
 pub use refusal::{Refusal, RefusalKind};
 pub use selection::{below, named_below, snapshots};

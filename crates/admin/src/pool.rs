@@ -12,11 +12,13 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
+use std::time::UNIX_EPOCH;
 use weir_analytics::{ConnectionFacts, LinkFacts, Sample};
 use weir_blocks::vdev::LeafHealth;
-use weir_engine::scrub::ScrubStart;
+use weir_engine::scrub::{ScrubStart, errors};
 use weir_engine::{Engine, PoolProperty, VdevSetting};
 use weir_format::NvList;
+use weir_format::dsl::ErrorScrubPhys;
 use weir_format::features;
 use weir_machine::Request;
 use weir_pool::VdevConfig;
@@ -88,6 +90,8 @@ pub enum ProcessChange {
     StartScrub,
     /// The same, of the blocks that are newer than the last scrub.
     StartScrubFromLastTxg,
+    /// The same, of the blocks in the error log.
+    StartErrorScrub,
     /// Starts a resilver of all devices that lack blocks, in the background; one that is running starts again.
     StartResilver,
     /// Closes the pool, and ends the process.
@@ -138,6 +142,9 @@ pub struct ScrubProgress {
     pub active_s: u64,
     /// Estimated remaining seconds; `None` before a rate is known.
     pub left_s: Option<u64>,
+    /// Of a scrub of the blocks in the error log: how many were examined, and how many there are in all. Its bytes are not counted.
+    #[serde(default)]
+    pub error_blocks: Option<(u64, u64)>,
 }
 
 /// The process that has a pool open.
@@ -284,6 +291,10 @@ impl ProcessChange {
                 host.engine().scrubs().start_after(from).await?;
                 go_on(host, author)
             }
+            ProcessChange::StartErrorScrub => {
+                host.engine().error_scrubs().start().await?;
+                go_on(host, author)
+            }
             ProcessChange::StartResilver => {
                 host.engine().scrubs().start_resilver(true).await?;
                 go_on(host, author)
@@ -365,7 +376,14 @@ pub(crate) fn freeing(engine: &Engine) -> Option<FreeingProgress> {
 /// The last scrub, if there was one.
 pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Refusal> {
     let is_at_work = host.is_scrubbing().map_err(|why| Refusal::new(RefusalKind::Pool, why))?;
-    let progress = host.engine().scrubs().live_progress(&Request::internal("scrub")).await?;
+    let rq = &Request::internal("scrub");
+    let progress = host.engine().scrubs().live_progress(rq).await?;
+    let scan_start_s = progress.as_ref().map_or(0, |progress| progress.scan.start_time_s);
+    if let Some(of_errors) =
+        host.engine().error_scrubs().progress(rq).await?.filter(|scrub| scrub.start_time_s >= scan_start_s)
+    {
+        return Ok(Some(of_error_scrub(host, &of_errors, is_at_work)));
+    }
     Ok(progress.map(|progress| ScrubProgress {
         is_running: progress.is_open() && !progress.is_paused() && is_at_work,
         is_finished: progress.is_finished(),
@@ -376,7 +394,25 @@ pub(crate) async fn scrub(host: &impl Host) -> Result<Option<ScrubProgress>, Ref
         errors: progress.scan.errors,
         active_s: progress.active_s,
         left_s: progress.left_s,
+        error_blocks: None,
     }))
+}
+
+fn of_error_scrub(host: &impl Host, scrub: &ErrorScrubPhys, is_at_work: bool) -> ScrubProgress {
+    let is_open = errors::is_open(scrub);
+    let now_s = host.engine().machine.clock.wall().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    ScrubProgress {
+        is_running: is_open && scrub.paused == 0 && is_at_work,
+        is_finished: errors::is_finished(scrub),
+        is_resilver: false,
+        examined_bytes: 0,
+        to_examine_bytes: 0,
+        repaired_bytes: 0,
+        errors: scrub.errors,
+        active_s: if is_open { now_s } else { scrub.end_time_s }.saturating_sub(scrub.start_time_s),
+        left_s: None,
+        error_blocks: Some((scrub.examined, scrub.examined.saturating_add(scrub.to_examine))),
+    }
 }
 
 /// Sets a property of the vdev that has one of these names.

@@ -30,7 +30,6 @@ pub const OPTIONS: &[RefusedOption] = &[
     ("zpool import", &["-V"], None, "no pool is imported whose devices were not read"),
     ("zpool offline", &["--power"], None, POWER),
     ("zpool online", &["--power"], None, POWER),
-    ("zpool scrub", &["-e"], None, "a scrub visits all blocks"),
     ("zpool scrub", &["-E", "-S"], Some("DATE"), "a scrub visits the blocks of all txgs"),
     ("zpool status", &["--power"], None, POWER),
     ("zpool upgrade", &["-V"], Some("VERSION"), "pools of old versions stay as they are"),

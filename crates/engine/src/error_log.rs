@@ -20,12 +20,13 @@ use weir_dmu::zap::{self, Key, NewZap, Zap};
 use weir_format::dsl::pool as names;
 use weir_format::{ObjectId, ObjectType, ObjsetId, Txg};
 use weir_machine::lock::{Mutex, order};
+use weir_pool::errlog::LoggedError;
 use weir_pool::error::PoolError;
 use weir_pool::mos::Mos;
 use weir_pool::walk::VisitPosition;
 
 /// The feature that stores errors by head dataset.
-const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 const DIRECTORY: ObjectId = ObjectId(names::DIRECTORY_OBJECT);
 /// Maximum lost blocks that wait for a txg to log them.
 const MAX_UNLOGGED: usize = 10_000;
@@ -152,6 +153,22 @@ impl ErrorLogTask<'_, '_> {
             };
             let name = format!("{:x}:{level:x}:{:x}:{:x}", at.object, at.block, birth.0);
             zap::put_bytes(rq, &mos, tx, inner, &name, b"\0").await?;
+        }
+        Ok(())
+    }
+
+    /// Removes entries whose blocks are right. A log that was replaced meanwhile does not have them any more.
+    pub async fn remove(&mut self, entries: &[LoggedError]) -> Result<(), PoolError> {
+        let rq = self.0.change.rq;
+        let tx = self.0.change.tx;
+        let mos = self.0.change.mos.clone();
+        for log in [names::ERRLOG_LAST, names::ERRLOG_SCRUB] {
+            let Some(id) = zap::lookup_word(rq, &mos, DIRECTORY, log).await?.filter(|id| *id != 0) else { continue };
+            let mut own = self.inner_logs(ObjectId(id)).await;
+            own.push(ObjectId(id));
+            for entry in entries.iter().filter(|entry| entry.log == log && own.contains(&entry.zap)) {
+                zap::remove(rq, &mos, tx, entry.zap, &Key::from(entry.key.as_str())).await?;
+            }
         }
         Ok(())
     }

@@ -578,6 +578,8 @@ handles! {
     initialize_trim = InitializeTrim;
     /// Scrubs and resilvers.
     scrubs = Scrubs;
+    /// Scrubs of the blocks in the error log.
+    error_scrubs = ErrorScrubs;
     /// Comparisons of snapshots (`zfs diff`).
     comparisons = Comparisons;
     /// Snapshots that are sent (`zfs send`), and redaction bookmarks of them.

@@ -19,17 +19,19 @@
 //! ([`weir_blocks::scan_queue`]), and each read delays the reuse of its own block. So no pointer leads to a reused block. Walks are
 //! short, because freed space waits for their end.
 //!
-//! *Errors* beyond redundancy are appended to the pool's [error log](super::error_log).
+//! *Errors* beyond redundancy are appended to the pool's [error log](super::error_log). [`errors`] reads the blocks of that log only.
 //!
 //! Source: OpenZFS `module/zfs/dsl_scan.c`.
 
 pub(crate) mod control;
+pub mod errors;
 pub(crate) mod pass;
 
 use super::error_log::ErrorLogTask;
 use super::events::PoolEvent;
 use super::resilver::{RESILVER, ResilverTask, Resume, Revisits};
 use super::{Scrubs, TxgSync};
+use errors::ErrorScrubTask;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_blocks::{Class, FoundSums};
@@ -251,6 +253,9 @@ impl Scrubs<'_> {
         self.engine
             .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
+                    if let Some(of_errors) = ErrorScrubTask(syncing).open().await? {
+                        return ErrorScrubTask(syncing).pause(of_errors).await;
+                    }
                     let mut progress = syncing.open_scrub().await?;
                     if progress.is_resilver() {
                         return Err(PoolError::Refused { what: "a resilver cannot be paused".into() });
@@ -278,6 +283,9 @@ impl Scrubs<'_> {
         self.engine
             .sync_task(|syncing: &mut TxgSync<'_>| {
                 Box::pin(async move {
+                    if ErrorScrubTask(syncing).open().await?.is_some() {
+                        return ErrorScrubTask(syncing).end(CANCELED).await;
+                    }
                     let progress = syncing.open_scrub().await?;
                     if progress.is_resilver() {
                         return Err(PoolError::Refused { what: "a resilver cannot be canceled".into() });
@@ -328,6 +336,9 @@ impl TxgSync<'_> {
             return Err(refused("currently resilvering"));
         }
         self.engine.rebuilds().check_none_running()?;
+        if ErrorScrubTask(self).open().await?.is_some() {
+            return Err(refused("an error scrub is in progress; use 'zpool scrub -s' to cancel it"));
+        }
         if let Some(mut open) = last.as_ref().filter(|p| p.is_open()).cloned() {
             if open.is_paused() {
                 self.engine.events.post(PoolEvent::ScrubResume, |_| {});
@@ -356,6 +367,7 @@ impl TxgSync<'_> {
     /// A new scan of the blocks born in a range of txgs.
     pub(crate) async fn new_scan(&mut self, func: u64, (after, last): (Txg, Txg)) -> Result<Progress, PoolError> {
         debug_assert!(matches!(func, SCRUB | RESILVER) && after <= last);
+        ErrorScrubTask(self).forget(func == SCRUB).await?;
         let blocks = self.engine.cache.blocks();
         let to_examine_bytes = Class::ALL.iter().map(|c| blocks.space(*c).allocated_bytes).sum();
         let new = NewZap::new(ObjectType::SCAN_QUEUE);

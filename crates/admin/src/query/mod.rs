@@ -45,8 +45,8 @@ pub use pool_properties::{PoolPropertiesQuery, PoolPropertiesRow};
 pub use rebuild_status::{RebuildStage, RebuildStatus};
 pub use rows::{MAX_ROW_BYTES, OpenPool, Row, RowDecoder, RowError, RowReceiver, Rows};
 pub use status::{
-    CheckpointStatus, DedupBucket, DedupStatus, DedupSums, ExpansionStatus, PoolStatus, RemovalStatus, ScanStage,
-    ScanStatus, StatusQuery, problem_of,
+    CheckpointStatus, DedupBucket, DedupStatus, DedupSums, ErrorScrubStatus, ExpansionStatus, PoolStatus,
+    RemovalStatus, ScanStage, ScanStatus, StatusQuery, problem_of,
 };
 pub use userspace::{UserspaceQuery, UserspaceRow};
 pub use vdev_properties::{VdevPropertiesQuery, VdevPropertiesRow, find_vdevs};
@@ -147,7 +147,7 @@ impl PoolQuery {
             PoolQuery::Diff(query) => query.run(pool, &mut rows).await,
             PoolQuery::PoolProperties(query) => query.run(pool, &mut rows).await,
             PoolQuery::VdevProperties(query) => query.run(pool, &mut rows).await,
-            PoolQuery::Status(query) => query.run(pool, &mut rows).await,
+            PoolQuery::Status(query) => query.run(pool, mounted, &mut rows).await,
             PoolQuery::Events(_) => Err(Refusal::new(RefusalKind::Pool, NO_EVENTS)),
         }
     }
@@ -171,7 +171,7 @@ impl PoolQuery {
             _ => {}
         }
         match (engine.synced().view(options).await, self) {
-            (Ok(view), PoolQuery::Status(query)) => query.run_if_readable(engine, &view, &mut rows).await,
+            (Ok(view), PoolQuery::Status(query)) => query.run_if_readable(engine, &view, mounted, &mut rows).await,
             (Ok(view), _) => self.run(&view, mounted, rows).await,
             // Lists and the state show an open pool at all times: what is in memory.
             (Err(error), PoolQuery::PoolProperties(query)) => {

@@ -13,8 +13,11 @@ use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::time::UNIX_EPOCH;
 use weir_blocks::FailMode;
+use weir_dsl::MountedFileSystems;
 use weir_engine::Engine;
 use weir_engine::create::DEFAULT_FEATURES;
+use weir_engine::scrub::errors;
+use weir_format::dsl::ErrorScrubPhys;
 use weir_format::features::{FEATURES, VERSION_FEATURES};
 use weir_machine::Request;
 use weir_pool::assemble::state;
@@ -59,6 +62,9 @@ pub struct PoolStatus {
     pub lost: Vec<String>,
     /// The last scrub or resilver.
     pub scan: Option<ScanStatus>,
+    /// The last scrub of the blocks in the error log, if it began after that.
+    #[serde(default)]
+    pub error_scrub: Option<ErrorScrubStatus>,
     /// Sequential rebuilds in progress and the last ones, in the order of the vdevs.
     pub rebuilds: Vec<RebuildStatus>,
     /// The last removal of a top-level vdev.
@@ -140,6 +146,42 @@ pub struct ScanStatus {
     pub processed_bytes: u64,
     /// Number of blocks that could not be repaired.
     pub errors: u64,
+}
+
+/// A scrub of the blocks in the error log. Times are seconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorScrubStatus {
+    /// Stage that it has reached.
+    pub stage: ScanStage,
+    /// Whether it is paused until it is started again.
+    pub paused: bool,
+    /// Time of its start.
+    pub start_s: u64,
+    /// Time of its end; 0 while it is in progress.
+    pub end_s: u64,
+    /// Blocks that were read.
+    pub examined: u64,
+    /// Blocks that were not read yet.
+    pub to_examine: u64,
+}
+
+impl From<ErrorScrubPhys> for ErrorScrubStatus {
+    fn from(scrub: ErrorScrubPhys) -> Self {
+        let stage = match (errors::is_open(&scrub), errors::is_finished(&scrub)) {
+            (true, _) => ScanStage::Running,
+            (false, true) => ScanStage::Finished,
+            (false, false) => ScanStage::Canceled,
+        };
+        ErrorScrubStatus {
+            stage,
+            paused: scrub.paused != 0,
+            start_s: scrub.start_time_s,
+            end_s: scrub.end_time_s,
+            examined: scrub.examined,
+            to_examine: scrub.to_examine,
+        }
+    }
 }
 
 /// A removal of a top-level vdev. Times are seconds since 1970.
@@ -277,10 +319,10 @@ impl StatusQuery {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(super) async fn run(&self, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
+    pub(super) async fn run(&self, pool: &Pool, mounted: &MountedFileSystems, rows: &mut Rows) -> Result<(), Refusal> {
         let rq = &Request::internal("status");
         let read = self.read(rq, pool).await.map_err(unreadable)?;
-        self.add(rq, pool, read, rows).await
+        self.add(rq, (pool, mounted), read, rows).await
     }
 
     async fn read(&self, rq: &Request, pool: &Pool) -> Result<(PoolStatus, Errors), PoolError> {
@@ -291,13 +333,13 @@ impl StatusQuery {
     async fn add(
         &self,
         rq: &Request,
-        pool: &Pool,
+        (pool, mounted): (&Pool, &MountedFileSystems),
         (status, errors): (PoolStatus, Errors),
         rows: &mut Rows,
     ) -> Result<(), Refusal> {
         rows.add(Row::PoolStatus(Box::new(status))).await?;
         if self.damaged {
-            for place in weir_pool::errlog::error_lines(pool, rq, &errors).await {
+            for place in weir_pool::errlog::error_lines(pool, rq, &errors, mounted).await {
                 rows.add(Row::Damaged { place }).await?;
             }
         }
@@ -308,10 +350,16 @@ impl StatusQuery {
     ///
     /// # Errors
     /// As [`StatusQuery::run_in_memory`]. Also if a part of the state cannot be read and the pool is not suspended.
-    pub(super) async fn run_if_readable(&self, engine: &Engine, pool: &Pool, rows: &mut Rows) -> Result<(), Refusal> {
+    pub(super) async fn run_if_readable(
+        &self,
+        engine: &Engine,
+        pool: &Pool,
+        mounted: &MountedFileSystems,
+        rows: &mut Rows,
+    ) -> Result<(), Refusal> {
         let rq = &Request::internal("status");
         match self.read(rq, pool).await {
-            Ok(read) => self.add(rq, pool, read, rows).await,
+            Ok(read) => self.add(rq, (pool, mounted), read, rows).await,
             Err(error) => {
                 Self::run_in_memory(engine, &error.to_string(), rows).await?;
                 unless_suspended(engine, error)
@@ -346,6 +394,7 @@ impl StatusQuery {
             suspended: engine.devices().suspended_because().map(|why| why.to_string()),
             lost: Vec::new(),
             scan: None,
+            error_scrub: None,
             rebuilds: Vec::new(),
             removal: None,
             expansion: None,
@@ -405,6 +454,9 @@ impl PoolStatus {
             true => Some(weir_pool::dedup::dedup_tables(rq, &pool.mos, &pool.tree.children).await?),
             false => None,
         };
+        let scan_start_s = scan.map_or(0, |scan| scan.start_s);
+        let of_errors = errors::error_scrub_in(rq, &pool.mos).await?;
+        let error_scrub = of_errors.filter(|scrub| scrub.start_time_s >= scan_start_s).map(ErrorScrubStatus::from);
         let is_gone = |vdev: &VdevStatus| vdev.health == VdevHealth::Unavail;
         let lacks_features = lacks_features(pool);
         let facts = PoolFacts {
@@ -430,6 +482,7 @@ impl PoolStatus {
             suspended: pool.suspended.clone(),
             lost: pool.lost(),
             scan: scan.map(ScanStatus::from),
+            error_scrub,
             rebuilds,
             removal: scan_status::last_removal(pool, rq).await?.map(RemovalStatus::from),
             expansion: scan_status::last_expansion(pool, rq).await?.map(ExpansionStatus::from),

@@ -452,7 +452,12 @@ impl ServedPool {
         // The task is detached: the engine stops the scrub when the pool is closed.
         drop(self.machine.tasks.spawn(async move {
             while served_pool.wants_scrub() {
-                if let Err(error) = served_pool.engine.scrubs().run(&ScanLimits::default(), &mut |_| true).await {
+                let scrubs = served_pool.engine.scrubs();
+                let mut done = scrubs.run(&ScanLimits::default(), &mut |_| true).await.map(drop);
+                if done.is_ok() {
+                    done = served_pool.engine.error_scrubs().run().await;
+                }
+                if let Err(error) = done {
                     tracing::info!("the scrub of pool '{}' was interrupted: {error}", served_pool.engine.name());
                     served_pool.scrub_state().error = Some(error.to_string());
                 }

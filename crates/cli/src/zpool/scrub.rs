@@ -24,7 +24,7 @@ use weir_engine::scrub::ScrubStart;
 ///
 /// If no process has the pool open, the command itself scrubs the pool and ends with the scrub.
 #[derive(Debug, Parser)]
-#[command(name = "zpool scrub", override_usage = "zpool scrub [-C] [-w] | [-p | -s] [-d DIR]… -a | POOL…]")]
+#[command(name = "zpool scrub", override_usage = "zpool scrub [-C | -e] [-w] | [-p | -s] [-d DIR]… -a | POOL…]")]
 pub struct ScrubArgs {
     /// All pools
     #[arg(short)]
@@ -38,6 +38,9 @@ pub struct ScrubArgs {
     /// Scrub only the blocks that are newer than the last scrub that was completed
     #[arg(short = 'C')]
     from_last: bool,
+    /// Scrub only the blocks that 'zpool status -v' lists, and take from the list those that are right
+    #[arg(short)]
+    errors: bool,
     /// Wait until the scrub ends
     #[arg(short)]
     wait: bool,
@@ -66,6 +69,25 @@ pub struct ResilverArgs {
     pools: Vec<String>,
 }
 
+/// The blocks that a scrub reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Those of datasets.
+    Blocks(ScrubStart),
+    /// Those in the error log.
+    Errors,
+}
+
+impl Wanted {
+    fn change(self) -> ProcessChange {
+        match self {
+            Wanted::Blocks(ScrubStart::Whole) => ProcessChange::StartScrub,
+            Wanted::Blocks(ScrubStart::LastScrubbedTxg) => ProcessChange::StartScrubFromLastTxg,
+            Wanted::Errors => ProcessChange::StartErrorScrub,
+        }
+    }
+}
+
 /// Runs `zpool scrub`: starts a scrub or resumes a paused or interrupted one. A process that has the pool open scrubs
 /// it in the background, and the command returns at once, or with `-w` when the scrub ends. If no process has the pool
 /// open, the command itself scrubs it. `-p` pauses a running scrub, `-s` stops it.
@@ -80,7 +102,7 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         return Err(ScrubArgs::misused("-p and -s do not go together"));
     }
     for (given, letter) in [(args.pause, 'p'), (args.stop, 's')] {
-        for (other, other_letter) in [(args.from_last, 'C'), (args.wait, 'w')] {
+        for (other, other_letter) in [(args.from_last, 'C'), (args.errors, 'e'), (args.wait, 'w')] {
             if given && other {
                 return Err(ScrubArgs::misused(&format!(
                     "invalid option combination: -{letter} and -{other_letter} are mutually exclusive"
@@ -88,9 +110,11 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
             }
         }
     }
-    let (change, from) = match args.from_last {
-        false => (ProcessChange::StartScrub, ScrubStart::Whole),
-        true => (ProcessChange::StartScrubFromLastTxg, ScrubStart::LastScrubbedTxg),
+    let wanted = match (args.from_last, args.errors) {
+        (true, true) => return Err(ScrubArgs::misused("invalid option combination: -e and -C are mutually exclusive")),
+        (false, false) => Wanted::Blocks(ScrubStart::Whole),
+        (true, false) => Wanted::Blocks(ScrubStart::LastScrubbedTxg),
+        (false, true) => Wanted::Errors,
     };
     for pool in &pools {
         let target = CommandTarget::of_pool(call, &args.places, pool)?;
@@ -100,15 +124,15 @@ pub fn run(call: &Call, args: &ScrubArgs) -> Result<u8, Failure> {
         }
         match target.place() {
             Place::There(_) => {
-                let started = target.attempt(Action::Process(change.clone()))?;
+                let started = target.attempt(Action::Process(wanted.change()))?;
                 started.map_err(|refusal| cannot_scrub(pool, &refusal.why))?;
                 if args.wait {
-                    follow_there(call, &target, pool)?;
+                    follow_there(call, &target, ShownScrub::new(call, pool, wanted == Wanted::Errors))?;
                 }
             }
             Place::Here(_) => {
                 if let Place::Here(writable) = target.into_place() {
-                    start_here(call, writable, pool, from, args.wait)?;
+                    start_here(call, writable, pool, wanted, args.wait)?;
                 }
             }
         }
@@ -155,8 +179,11 @@ fn interrupt(target: &CommandTarget<'_>, args: &ScrubArgs, pool: &str) -> Result
 }
 
 /// Starts a scrub of a pool that this process has open, and carries it out.
-fn start_here(call: &Call, writable: WritablePool, pool: &str, from: ScrubStart, wait: bool) -> Result<(), Failure> {
-    let started = writable.machine.block_on(writable.engine.scrubs().start_after(from));
+fn start_here(call: &Call, writable: WritablePool, pool: &str, wanted: Wanted, wait: bool) -> Result<(), Failure> {
+    let started = match wanted {
+        Wanted::Blocks(from) => writable.machine.block_on(writable.engine.scrubs().start_after(from)),
+        Wanted::Errors => writable.machine.block_on(writable.engine.error_scrubs().start()),
+    };
     let logged = started.and_then(|()| writable.engine.log_command(call.line(), call.caller.ids.0));
     run_here(call, writable, pool, logged.map_err(|error| cannot_scrub(pool, &error)), wait)
 }
@@ -207,7 +234,7 @@ pub fn run_at_rest(
 /// Shows the progress of the scrub task of this process until it ends, and its result.
 async fn follow_here(call: &Call, served_pool: &Arc<ServedPool>, pool: &str) -> Result<(), Failure> {
     let host = ServingHost(served_pool.clone());
-    let mut shown = ShownScrub::new(call, pool);
+    let mut shown = ShownScrub::new(call, pool, false);
     loop {
         let mut author = Author::new((0, 0), now(), String::new());
         let outcome = Action::Scrub.run(&host, &mut author).await;
@@ -219,9 +246,8 @@ async fn follow_here(call: &Call, served_pool: &Arc<ServedPool>, pool: &str) -> 
 }
 
 /// Shows the progress of the scrub in the process that has the pool open until it ends, and its result.
-fn follow_there(call: &Call, target: &CommandTarget<'_>, pool: &str) -> Result<(), Failure> {
+fn follow_there(call: &Call, target: &CommandTarget<'_>, mut shown: ShownScrub<'_>) -> Result<(), Failure> {
     let machine = call.machine()?;
-    let mut shown = ShownScrub::new(call, pool);
     while let Some(pause) = shown.show(target.attempt(Action::Scrub)?)? {
         machine.block_on(machine.clock.sleep(pause));
     }
@@ -232,12 +258,14 @@ fn follow_there(call: &Call, target: &CommandTarget<'_>, pool: &str) -> Result<(
 struct ShownScrub<'a> {
     call: &'a Call,
     pool: &'a str,
+    /// Whether a scrub of the blocks in the error log is shown, and no other.
+    of_errors: bool,
     pause: Duration,
 }
 
 impl<'a> ShownScrub<'a> {
-    fn new(call: &'a Call, pool: &'a str) -> Self {
-        ShownScrub { call, pool, pause: MIN_PAUSE }
+    fn new(call: &'a Call, pool: &'a str, of_errors: bool) -> Self {
+        ShownScrub { call, pool, of_errors, pause: MIN_PAUSE }
     }
 
     /// Shows the progress. Returns the pause before the next look; `None` if the scrub is not running any more.
@@ -265,7 +293,7 @@ impl<'a> ShownScrub<'a> {
         if is_terminal {
             self.call.eprint(format_args!("\n"));
         }
-        if let Some(progress) = progress {
+        if let Some(progress) = progress.filter(|progress| progress.error_blocks.is_some() || !self.of_errors) {
             outln!(self.call, "{pool}: {}", progress_line(&progress));
         }
         Ok(None)
@@ -274,6 +302,14 @@ impl<'a> ShownScrub<'a> {
 
 /// Progress of a scrub in one line.
 fn progress_line(progress: &ScrubProgress) -> String {
+    if let Some((examined, all)) = progress.error_blocks {
+        let did = if progress.is_finished {
+            "error blocks scrubbed".to_owned()
+        } else {
+            format!("of {all} error blocks scrubbed")
+        };
+        return format!("{examined} {did} in {} s, {} errors", progress.active_s, progress.errors);
+    }
     let examined = human_size(progress.examined_bytes);
     let all = human_size(progress.to_examine_bytes);
     let found = format!("{} repaired, {} errors", human_size(progress.repaired_bytes), progress.errors);

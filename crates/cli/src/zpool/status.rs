@@ -21,7 +21,9 @@ use crate::units::human_time_ns;
 use clap::Parser;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
-use weir_admin::{PoolQuery, PoolStatus, RebuildStatus, Row, ScanStage, StatusQuery, VdevGroup, VdevStatus};
+use weir_admin::{
+    ErrorScrubStatus, PoolQuery, PoolStatus, RebuildStatus, Row, ScanStage, StatusQuery, VdevGroup, VdevStatus,
+};
 
 /// Show health, vdevs, error counters and scans of pools.
 #[derive(Debug, Parser)]
@@ -236,6 +238,20 @@ fn json_of(pool: &PoolStatus, damaged: &[String], args: &StatusArgs, style: Styl
     out
 }
 
+/// A scrub of the blocks in the error log, among the figures of the last scrub.
+fn error_scrub_json(s: &ErrorScrubStatus, style: Style) -> Vec<(&'static str, Value)> {
+    let state = if s.stage == ScanStage::Running { "ERRORSCRUBBING" } else { stage_name(s.stage) };
+    vec![
+        ("err_scrub_func", "ERRORSCRUB".into()),
+        ("err_scrub_state", state.into()),
+        ("err_scrub_start_time", style.number(s.start_s)),
+        ("err_scrub_end_time", style.number(s.end_s)),
+        ("err_scrub_examined", style.number(s.examined)),
+        ("err_scrub_to_examine", style.number(s.to_examine)),
+        ("err_scrub_pause", style.number(u64::from(s.paused))),
+    ]
+}
+
 /// Scrub, removal, checkpoint and expansion as JSON.
 fn activity(pool: &PoolStatus, style: Style, out: &mut Map<String, Value>) {
     let number = |n| style.number(n);
@@ -265,6 +281,7 @@ fn activity(pool: &PoolStatus, style: Style, out: &mut Map<String, Value>) {
             ("issued", style.size(s.examined_bytes.saturating_sub(s.skipped_bytes))),
         ]);
     }
+    scan_stats.extend(pool.error_scrub.into_iter().flat_map(|scrub| error_scrub_json(&scrub, style)));
     if !pool.rebuilds.is_empty() {
         let all = pool.rebuilds.iter().map(|rebuild| rebuild_json(pool, rebuild, style));
         scan_stats.push(("rebuild_stats", Value::Object(all.collect())));

@@ -10,8 +10,8 @@ use crate::colors::{Colors, of_state};
 use crate::times::date_and_time;
 use crate::units::{human, percent};
 use weir_admin::{
-    ExpansionStatus, LeafPass, LeafPassState, PoolStatus, RemovalStatus, ScanStage, ScanStatus, VdevErrors, VdevHealth,
-    VdevStatus,
+    ErrorScrubStatus, ExpansionStatus, LeafPass, LeafPassState, PoolStatus, RemovalStatus, ScanStage, ScanStatus,
+    VdevErrors, VdevHealth, VdevStatus,
 };
 use weir_dsl::props::human_size;
 
@@ -67,7 +67,7 @@ impl StatusText {
             (0, _) => out.push_str("errors: No known data errors\n"),
             (n, false) => out.push_str(&format!("errors: {n} data errors, use '-v' for a list\n")),
             (_, true) => {
-                out.push_str("errors: Permanent errors have been detected in these files:\n\n");
+                out.push_str("errors: Permanent errors have been detected in the following files:\n\n");
                 damaged.iter().for_each(|line| out.push_str(&format!("        {line}\n")));
             }
         }
@@ -134,8 +134,12 @@ impl StatusText {
 fn activity(pool: &PoolStatus) -> String {
     let mut out = String::new();
     let (scan, rebuilds) = rebuild_text::shown(pool);
-    if let Some(scan) = scan {
-        out.push_str(&scan_text(scan));
+    match (&pool.error_scrub, scan) {
+        (Some(of_errors), Some(scan)) if !scan.resilver => out.push_str(&error_scrub_text(of_errors)),
+        (of_errors, scan) => {
+            out.extend(of_errors.as_ref().map(error_scrub_text));
+            out.extend(scan.map(scan_text));
+        }
     }
     for rebuild in rebuilds {
         let vdev = pool.root.children.iter().find(|top| top.id == rebuild.vdev);
@@ -181,6 +185,30 @@ fn scan_text(scan: &ScanStatus) -> String {
     };
     let running = if scan.stage == ScanStage::Running { running_text(scan) } else { String::new() };
     format!("  scan: {line}\n{running}")
+}
+
+/// A scrub of the blocks in the error log, as OpenZFS says it (`print_err_scrub_status`), which shows it instead of the last scrub.
+fn error_scrub_text(scrub: &ErrorScrubStatus) -> String {
+    let line = match scrub.stage {
+        ScanStage::Finished => {
+            let took = scrub.end_s.saturating_sub(scrub.start_s);
+            let days = took / 86_400;
+            let clock = duration(took % 86_400);
+            let end = date_and_time(scrub.end_s);
+            format!("scrubbed {} error blocks in {days} days {clock} on {end}", scrub.examined)
+        }
+        ScanStage::Canceled => format!("error scrub canceled on {}", date_and_time(scrub.end_s)),
+        ScanStage::Running => {
+            let start = date_and_time(scrub.start_s);
+            let state = match scrub.paused {
+                true => format!("error scrub paused\n\terror scrub started on {start}"),
+                false => format!("error scrub in progress since {start}"),
+            };
+            let done = percent(scrub.examined, scrub.examined.saturating_add(scrub.to_examine));
+            format!("{state}\n\t{done:.2}% done, issued I/O for {} error blocks", scrub.examined)
+        }
+    };
+    format!(" scrub: {line}\n")
 }
 
 /// Progress of a scrub or resilver, as OpenZFS says it (`print_scan_scrub_resilver_status`): blocks that were found are scanned, and

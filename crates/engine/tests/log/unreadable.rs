@@ -102,7 +102,7 @@ fn reports(engine: &Engine) -> Vec<Arc<Event>> {
 async fn listed(machine: &Machine) -> Vec<String> {
     let pool = open(machine).await;
     let errors = weir_pool::errlog::errors(&pool, &rq()).await.unwrap();
-    weir_pool::errlog::error_lines(&pool, &rq(), &errors).await
+    weir_pool::errlog::error_lines(&pool, &rq(), &errors, &Default::default()).await
 }
 
 async fn assert_no_leaks(machine: &Machine) {

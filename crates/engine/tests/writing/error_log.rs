@@ -3,8 +3,10 @@
 use crate::real::import;
 use crate::scrub::{destroy_block, pool};
 use crate::{work, zdb};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use weir_dmu::live::SpaceReserve;
+use weir_engine::scrub::errors;
 use weir_engine::{Engine, Layout};
 use weir_format::ObjectId;
 use weir_machine::{Machine, Request};
@@ -18,7 +20,7 @@ async fn listed(pool: &Pool) -> (u64, Vec<String>) {
     let rq = &Request::internal("test");
     let errors = weir_pool::errlog::errors(pool, rq).await.unwrap();
     assert_eq!(errors.lost, None);
-    (errors.count, weir_pool::errlog::error_lines(pool, rq, &errors).await)
+    (errors.count, weir_pool::errlog::error_lines(pool, rq, &errors, &Default::default()).await)
 }
 
 async fn listed_live(engine: &Engine, dir: &Path) -> (u64, Vec<String>) {
@@ -138,6 +140,102 @@ fn a_lost_block_is_shown_where_it_is() {
         assert_eq!(listed_live(&engine, &dir).await, names(&["tank@with"]));
         engine.destroy_snapshots(vec!["tank@with".into()], false).await.unwrap();
         assert_eq!(listed_live(&engine, &dir).await, names(&[]));
+        engine.export().await.unwrap();
+    });
+    zdb::assert_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// `zpool scrub -e`: entries of blocks that are right again, or that no dataset has any more, leave the log; others stay.
+#[test]
+fn an_error_scrub_takes_from_the_log_what_is_right() {
+    let (dir, machine) = pool("error-scrub", Layout::Single, 1);
+    let disk = dir.join("a0");
+    let object = machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        let object = work::write_object(&engine, "tank", 4, 77).await.unwrap();
+        engine.sync().await.unwrap();
+        engine.snapshot(vec!["tank@with".into()], Default::default()).await.unwrap();
+        engine.export().await.unwrap();
+        object
+    });
+    let block = work::contents(77, 0);
+    let at = destroy_block(&disk, &block);
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.error_scrubs().start().await.unwrap();
+        assert_eq!(engine.error_scrubs().progress(rq).await.unwrap(), None, "there is nothing to do");
+        assert!(!read_all(&engine, "tank", object).await);
+        engine.error_scrubs().start().await.unwrap();
+        let error = engine.scrubs().start().await.unwrap_err();
+        assert!(error.to_string().contains("an error scrub is in progress"), "{error}");
+        engine.error_scrubs().run().await.unwrap();
+        let ended = engine.error_scrubs().progress(rq).await.unwrap().unwrap();
+        assert!(
+            errors::is_finished(&ended) && (ended.examined, ended.to_examine, ended.errors) == (1, 0, 1),
+            "{ended:?}"
+        );
+        assert_eq!(listed_live(&engine, &dir).await.0, 2, "the head and the snapshot");
+
+        // Paused, it does nothing, also after an import.
+        engine.error_scrubs().start().await.unwrap();
+        engine.scrubs().pause().await.unwrap();
+        assert!(engine.scrubs().pause().await.unwrap_err().to_string().contains("error scrub is paused"));
+        engine.export().await.unwrap();
+    });
+    std::fs::File::options().write(true).open(&disk).unwrap().write_all_at(&block[..512], at).unwrap();
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        engine.error_scrubs().run().await.unwrap();
+        assert_eq!(listed_live(&engine, &dir).await.0, 2);
+        engine.error_scrubs().start().await.unwrap();
+        engine.error_scrubs().run().await.unwrap();
+        let ended = engine.error_scrubs().progress(rq).await.unwrap().unwrap();
+        assert!(errors::is_finished(&ended) && (ended.examined, ended.errors) == (1, 0), "{ended:?}");
+        assert_eq!(listed_live(&engine, &dir).await, (0, vec![]));
+        let events: Vec<String> = engine.events.after(0).events.iter().map(|event| event.class.clone()).collect();
+        let has = |class: &str| events.iter().any(|event| event.ends_with(class));
+        assert!(has("errorscrub_resume") && has("errorscrub_finish") && !has("errorscrub_start"), "{events:?}");
+
+        engine.export().await.unwrap();
+    });
+    zdb::assert_clean(&dir, "tank");
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// One that is stopped keeps what it has not read; a scrub erases its record; blocks that no dataset has any more are not read.
+#[test]
+fn a_stopped_error_scrub_keeps_the_log() {
+    let (dir, machine) = pool("stopped-error-scrub", Layout::Single, 1);
+    let object = damaged(&machine, &dir);
+    let rq = &Request::internal("test");
+    machine.block_on(async {
+        let engine = import(&machine, &dir).await.unwrap();
+        let scrubs = engine.scrubs();
+        let of_errors = engine.error_scrubs();
+        assert!(!read_all(&engine, "tank", object).await);
+        of_errors.start().await.unwrap();
+        scrubs.stop().await.unwrap();
+        of_errors.run().await.unwrap();
+        assert_eq!(listed_live(&engine, &dir).await.0, 1);
+        let stopped = of_errors.progress(rq).await.unwrap().unwrap();
+        assert!(!errors::is_open(&stopped) && !errors::is_finished(&stopped) && stopped.examined == 0, "{stopped:?}");
+        scrubs.start().await.unwrap();
+        assert_eq!(of_errors.progress(rq).await.unwrap(), None);
+        assert!(of_errors.start().await.unwrap_err().to_string().contains("currently scrubbing"));
+        scrubs.stop().await.unwrap();
+
+        let set = engine.open_set(rq, "tank", None).await.unwrap();
+        {
+            let tx = set.begin(rq, 1 << 20, SpaceReserve::NetFree).await.unwrap();
+            set.frees().remove(rq, &tx, ObjectId(object)).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        of_errors.start().await.unwrap();
+        of_errors.run().await.unwrap();
+        let ended = of_errors.progress(rq).await.unwrap();
+        assert!(ended.is_none_or(|ended| ended.errors == 0), "{ended:?}");
         engine.export().await.unwrap();
     });
     zdb::assert_clean(&dir, "tank");

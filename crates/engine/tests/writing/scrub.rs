@@ -303,7 +303,7 @@ fn a_lost_block_is_reported_until_it_is_gone() {
         let pool = read_only(&machine, &dir).await;
         let errors = weir_pool::errlog::errors(&pool, rq).await.unwrap();
         assert_eq!(errors.count, 1);
-        let lines = weir_pool::errlog::error_lines(&pool, rq, &errors).await;
+        let lines = weir_pool::errlog::error_lines(&pool, rq, &errors, &Default::default()).await;
         assert_eq!(lines, [format!("tank:<{object:#x}>")]);
         drop(pool);
 

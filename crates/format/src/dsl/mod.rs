@@ -331,6 +331,49 @@ impl DslDataset {
     }
 }
 
+/// Progress of a scrub of the blocks in the error log (`dsl_errorscrub_phys_t`), an array of words in the MOS directory under
+/// [`pool::ERRORSCRUB`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorScrubPhys {
+    /// 3 for an error scrub; 0 if there was none since the last scrub.
+    pub func: u64,
+    /// 2 finished, 3 cancelled, 4 error scrubbing.
+    pub state: u64,
+    /// OpenZFS's place in the error log; 0: its beginning.
+    pub cursor: u64,
+    /// Time of its start, in seconds since 1970.
+    pub start_time_s: u64,
+    /// Time of its end; 0 while it is in progress.
+    pub end_time_s: u64,
+    /// Blocks that were not read yet.
+    pub to_examine: u64,
+    /// Blocks that were read.
+    pub examined: u64,
+    /// Blocks that could not be read.
+    pub errors: u64,
+    /// Not 0 if it is paused.
+    pub paused: u64,
+}
+
+impl ErrorScrubPhys {
+    /// Words on disk.
+    pub const WORDS: usize = 9;
+
+    /// From the words of the ZAP entry; `None` if there are too few.
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let [func, state, cursor, start_time_s, end_time_s, to_examine, examined, errors, paused] =
+            *words.first_chunk::<{ Self::WORDS }>()?;
+        Some(ErrorScrubPhys { func, state, cursor, start_time_s, end_time_s, to_examine, examined, errors, paused })
+    }
+
+    /// The words of the ZAP entry.
+    pub fn to_words(&self) -> [u64; Self::WORDS] {
+        let ErrorScrubPhys { func, state, cursor, start_time_s, end_time_s, to_examine, examined, errors, paused } =
+            *self;
+        [func, state, cursor, start_time_s, end_time_s, to_examine, examined, errors, paused]
+    }
+}
+
 /// Progress of a scrub or resilver (`dsl_scan_phys_t`), an array of words in the MOS directory under [`pool::SCAN`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
