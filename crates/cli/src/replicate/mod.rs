@@ -13,6 +13,7 @@ pub mod progress;
 mod renames;
 mod side;
 mod steps;
+mod target_lock;
 mod transfer;
 
 use crate::args::{CommandLine, Stop};
@@ -27,6 +28,7 @@ use renames::Replicas;
 use serde_json::{Value, json};
 use side::{DatasetState, Side};
 use steps::{Refused, Step, common, plan};
+use target_lock::TargetLock;
 use transfer::{TransferOptions, transfer};
 
 /// Bring datasets and their snapshots to another pool, incrementally.
@@ -189,7 +191,14 @@ pub fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     {
         return Ok(0);
     }
+    let _lock = if args.dry_run { None } else { Some(TargetLock::of(&args.target)?) };
     if args.switch {
+        if !args.recursive && top.source.descendants()?.len() > 1 {
+            let source = &args.source;
+            return Err(Failure::failed(format!(
+                "{source} has datasets below it, which could then be written on neither side: use -r"
+            )));
+        }
         top.source.run(&["set", "readonly=on", &top.source.dataset])?;
     }
     let taken = match args.no_snapshot || args.dry_run {
@@ -445,8 +454,9 @@ fn bookmark(args: &ReplicateArgs, source: &Side, here: &DatasetState, snapshot: 
         mark.guid != point.guid && name.is_some_and(|name| time_of(&args.name, name).is_some())
     };
     if !marked {
-        let time = name_at(&args.name, point.creation.cast_signed());
-        let Ok(name) = time else { return };
+        // A snapshot of this command and its bookmark have one name. The time of creation can be a second later.
+        let own_name = snapshot.strip_prefix('@').filter(|name| time_of(&args.name, name).is_some()).map(str::to_owned);
+        let Some(name) = own_name.or_else(|| name_at(&args.name, point.creation.cast_signed()).ok()) else { return };
         let [from, to] = [format!("{}{snapshot}", source.dataset), format!("{}#{name}", source.dataset)];
         if let Err(failure) = source.run(&["bookmark", &from, &to]) {
             notes.push(format!("no bookmark: {failure}"));

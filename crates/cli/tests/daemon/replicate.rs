@@ -285,6 +285,9 @@ fn a_job_that_runs_shows_its_progress() {
     let progress = || site.status("/jobs/slow/progress");
     let number = |progress: &serde_json::Value, name: &str| progress[name].as_u64().unwrap_or(0);
     site.wait_until("the job says what it has sent", || number(&progress(), "bytes_per_second") > 0);
+    let before = site.points("snapshot", "tank/v");
+    site.refuses("tank/v backup/v", "another replication to backup/v is in progress");
+    assert_eq!(site.points("snapshot", "tank/v"), before, "a run that is refused takes no snapshot");
     let line = site.ok("daemon job list");
     assert!(line.contains("; running: ") && line.contains(" of tank/v sent, ") && line.contains(" s left"), "{line}");
     let mut seen = 0;
@@ -317,6 +320,8 @@ fn replicas_are_renamed_as_their_sources() {
     for name in ["tank/x", "tank/x/kid", "tank/x/kid/below", "tank/x/a", "tank/x/b"] {
         site.ok(&format!("zfs create {name}"));
     }
+    site.refuses("--switch --name r tank/x backup/x", "tank/x has datasets below it");
+    assert_eq!(site.ok("zfs get -H -o value readonly tank/x").trim(), "off");
     site.replicated("-r --name r tank/x backup/x");
     let before = ["kid", "kid/below", "a", "b"].map(|name| site.guids(&format!("backup/x/{name}")));
     // The name of one belongs to a new dataset; two exchange theirs.
