@@ -94,7 +94,7 @@ impl Backing {
 }
 
 /// The devices of a pool, locked until this is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Locks {
     files: Vec<LockedFile>,
 }

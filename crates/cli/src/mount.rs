@@ -5,7 +5,6 @@ use crate::admin::{AdminSocket, CloseMode, ServedPool};
 use crate::args::CommandLine;
 use crate::failure::Failure;
 use crate::limits::{LimitOptions, Limits};
-use crate::locks::Locks;
 use crate::pools::search_paths;
 use crate::process::PoolProcess;
 use crate::secrets::{KeyPrompt, ask_all};
@@ -181,13 +180,16 @@ impl OpenedPool {
     }
 
     /// Wraps a pool that is already open for writing.
-    pub fn writable(writable: WritablePool, limits: &Limits) -> Result<Self, Failure> {
+    pub fn writable(mut writable: WritablePool, limits: &Limits) -> Result<Self, Failure> {
         writable.engine.cache.l2arc().set_settings(limits.l2arc);
         let supervising = weir_engine::supervision::supervise(&writable.engine, limits.deadlines, Arc::new(abort));
         writable.machine.block_on(supervising)?;
         let (sender, close_requests) = mpsc::channel(1);
-        let devices = writable.locks().map(Locks::identities).unwrap_or_default();
-        let served_pool = ServedPool::new(writable.machine.clone(), writable.engine.clone(), devices, sender);
+        let locks = writable.take_locks().unwrap_or_default();
+        let served_pool =
+            ServedPool::new(writable.machine.clone(), writable.engine.clone(), locks.identities(), sender);
+        // They are released with the devices that leave the pool.
+        served_pool.also_has(locks);
         writable.machine.block_on(served_pool.go_on());
         let shown = OpenPool::Engine(writable.engine.clone());
         let admin_socket = Mutex::default();
@@ -278,7 +280,11 @@ impl OpenedPool {
         let machine = served.writable.machine.clone();
         let close_mode = served.close_mode.lock().take();
         let done = match close_mode {
-            None => served.writable.close(),
+            None => {
+                let done = served.writable.close();
+                served.served_pool.let_go();
+                done
+            }
             Some(close_mode) => {
                 let done = served.writable.end(close_mode.destroyed);
                 served.served_pool.let_go();

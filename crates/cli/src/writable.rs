@@ -195,10 +195,10 @@ impl WritablePool {
         matches!(self.hold, Hold::Own { exported_before: true, .. })
     }
 
-    /// Locks that this command holds; `None` if the process serves the pool.
-    pub fn locks(&self) -> Option<&Locks> {
-        match &self.hold {
-            Hold::Own { locks, .. } => Some(locks),
+    /// Gives the locks of the devices to the caller, who holds them until the pool is closed; `None` if the process serves the pool.
+    pub fn take_locks(&mut self) -> Option<Locks> {
+        match &mut self.hold {
+            Hold::Own { locks, .. } => Some(std::mem::take(locks)),
             Hold::Process(_) => None,
         }
     }
