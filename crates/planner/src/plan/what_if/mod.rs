@@ -286,6 +286,30 @@ impl Alternative {
     }
 }
 
+/// Deviation of the mean latency, as a factor in either direction, from which on the simulations say little.
+const FAR_LATENCY: f64 = 2.0;
+
+/// How far the simulation of now is from what was measured. The rate of clients that wait between requests is that of the load whatever
+/// the pool does: then the latency shows how good the simulation is.
+fn deviation(measured: &Measured, now: &Outcome) -> String {
+    let percent = |now: f64, measured: f64| (now / measured.max(1e-9) - 1.0) * 100.0;
+    let [mean_us, ..] = now.latency_us;
+    let mut out = format!(
+        "\nThe simulation of now differs from what was measured by {:+.0} % of the operations and {:+.0} % of the mean latency. Latencies \
+         measured are those at the server, of the simulations those at the client.\n",
+        percent(now.operations_per_second, measured.operations_per_second),
+        percent(mean_us, measured.mean_us)
+    );
+    let factor = mean_us.max(1e-9) / measured.mean_us.max(1e-9);
+    if !(1.0 / FAR_LATENCY..=FAR_LATENCY).contains(&factor) {
+        out.push_str(
+            "The simulated latency is far from the measured one: the model lacks what this load waits for (weir why names it), so the \
+             changes may do more or less than it says.\n",
+        );
+    }
+    out
+}
+
 /// The answers as text: what was measured, now and the changes in one table, a sentence for each, and what was assumed.
 pub fn text(answers: &WhatIf) -> String {
     let Measured { mb_s, operations_per_second, mean_us, latency_us } = answers.measured;
@@ -317,12 +341,9 @@ pub fn text(answers: &WhatIf) -> String {
         out.push_str(&one.sentence(at == 0));
         out.push('\n');
     }
-    let now = answers.alternatives.first().map_or(0.0, |now| now.prediction.outcome.operations_per_second);
-    out.push_str(&format!(
-        "\nThe simulation of now differs from what was measured by {:+.0} % of the operations. Latencies measured are those at the server, \
-         of the simulations those at the client.\n",
-        (now / operations_per_second.max(1e-9) - 1.0) * 100.0
-    ));
+    if let Some(now) = answers.alternatives.first() {
+        out.push_str(&deviation(&answers.measured, &now.prediction.outcome));
+    }
     for one in &answers.alternatives {
         let Outcome { seconds, operations_per_second, .. } = one.prediction.outcome;
         if seconds * operations_per_second < FEW_OPERATIONS {
