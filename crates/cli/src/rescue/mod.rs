@@ -202,7 +202,13 @@ impl Rescue<'_> {
         if more > 0 {
             println!("… and {more} more: see {}", to.report().display());
         }
-        println!("{} whole, {} partial, {} lost", to.whole(), missing.partial, missing.lost);
+        // Files of datasets and directories that cannot be read cannot be counted.
+        let uncounted = if self.problems.is_empty() {
+            ""
+        } else {
+            "; what is lost by the problems on standard error is not counted"
+        };
+        println!("{} whole, {} partial, {} lost{uncounted}", to.whole(), missing.partial, missing.lost);
         println!("report: {}", to.report().display());
         let is_complete = missing.lines.is_empty() && self.problems.is_empty();
         Ok(if is_complete { 0 } else { FAILED })
