@@ -4,6 +4,8 @@
 //! this machine uses it: every other command then opens it without `-f`, and another machine does not. With `-l` the
 //! command asks for the keys of encrypted datasets, verifies them, and replays the intent logs that need them.
 
+mod in_use;
+
 use super::claim::imported;
 use super::set;
 use super::tree::{self, TreeStyle};
@@ -22,6 +24,7 @@ use crate::turn::in_turn_of;
 use crate::writable::{WritablePool, WriteIntent};
 use crate::zfs::mount::mount_imported;
 use clap::Parser;
+use in_use::{refuse_imported, refuse_taken};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -265,43 +268,6 @@ fn begin(call: &Call, daemon: &Daemon, guid: &str, name: &str, doing: &str) -> R
     daemon.begin_opening(number, name).ok_or_else(|| failed("another command imports it now"))
 }
 
-/// Refuses a pool that is imported on this machine: it needs no import, and it goes back to an earlier state only after an export.
-fn refuse_imported(
-    call: &Call,
-    args: &ImportArgs,
-    one: &FoundPool,
-    is_renamed: bool,
-    doing: &str,
-) -> Result<(), Failure> {
-    // What repairs a pool, or takes it back from another host, is allowed.
-    let is_plain = !(args.rewind || args.txg.is_some() || args.to_checkpoint || args.without_logs || args.force);
-    let is_plain = is_plain && !args.load_keys && args.properties.is_empty() && !is_renamed;
-    let is_imported = one.config.state == state::ACTIVE && imported_here(call).contains(&one.config.guid);
-    if is_imported && (args.txg.is_some() || args.to_checkpoint) && !args.force && !args.dry_run {
-        let how = "export it before it goes back to an earlier state; if it cannot be exported, use -f";
-        return Err(Failure::failed(format!("{doing}: it is imported\n{how}")));
-    }
-    if is_plain && is_imported {
-        let how = "use the form 'zpool import <pool | id> <newpool>' to give it a new name";
-        return Err(Failure::failed(format!("{doing}: a pool with that name already exists\n{how}")));
-    }
-    Ok(())
-}
-
-/// Refuses a pool, called `pool` by the user, if one with its GUID, or with the name that it is to have, is imported.
-fn refuse_taken(call: &Call, (pool, guid): (&str, &str), name: &str, doing: &str) -> Result<(), Failure> {
-    if let Some(open) = call.served_pool(guid) {
-        let why = format!("a pool with the same GUID is already imported as '{}': one is a copy", open.engine.name());
-        return Err(Failure::failed(format!("{doing}: {why}")));
-    }
-    if call.served_pool(name).is_some() {
-        let which = if name == pool { "that name".to_owned() } else { format!("the name '{name}'") };
-        let how = format!("use the form 'zpool import {guid} <newpool>' to give it a new name");
-        return Err(Failure::failed(format!("{doing}: a pool with {which} already exists\n{how}")));
-    }
-    Ok(())
-}
-
 /// Imports one pool.
 fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) -> Result<u8, Failure> {
     let doing = format!("cannot import '{pool}'");
@@ -332,14 +298,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     let search = places(call, args)?;
     let daemon = call.process().and_then(|process| process.daemon());
     if args.dry_run || read_only && daemon.is_none() {
-        let rewind = rewind(args);
-        let checkpoint = args.to_checkpoint;
-        let options = OpenOptions { rewind, checkpoint, ..OpenOptions::new(search, guid) };
-        let opened = crate::pools::open(call, &options)?;
-        if args.dry_run {
-            outln!(call, "Would be able to return {} to its state as of txg {}.", opened.name(), opened.uberblock.txg);
-        }
-        return Ok(0);
+        return look_only(call, args, pool, OpenOptions::new(search, guid));
     }
     let force = args.force || args.destroyed;
     let mut open = OpenOptions::new(search.clone(), guid.clone());
@@ -368,6 +327,7 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     };
     let opened = in_turn_of(call, || WritablePool::open(call.machine()?.clone(), &intent));
     let writable = opened.map_err(|failure| failure.naming(&intent.pool, pool))?.stays();
+    say_txg(call, args, pool, &writable);
     let writable = with_properties(writable, properties, &doing)?;
     let replayed = writable.machine.block_on(replay(&writable.engine, without_logs));
     let logged = writable.engine.log_command(call.line(), call.caller.ids.0);
@@ -381,6 +341,26 @@ fn take(call: &Call, args: &ImportArgs, pool: &str, new_name: Option<String>) ->
     replayed?;
     logged?;
     Ok(u8::from(!all_keys))
+}
+
+/// Opens a pool only to read it, and says as of which txg: a trial run (`-n`), or an import that only the daemon can make.
+fn look_only(call: &Call, args: &ImportArgs, pool: &str, options: OpenOptions) -> Result<u8, Failure> {
+    let options = OpenOptions { rewind: rewind(args), checkpoint: args.to_checkpoint, ..options };
+    let opened = crate::pools::open(call, &options)?;
+    let txg = opened.uberblock.txg;
+    match args.dry_run {
+        true => outln!(call, "Would be able to return {} to its state as of txg {txg}.", opened.name()),
+        false => errln!(call, "{pool} can be read as of txg {txg}, and was not imported: that takes 'weir daemon'"),
+    }
+    Ok(0)
+}
+
+/// Says so if a pool went back further than to the txg that was given. The import itself has synced one txg after its state.
+fn say_txg(call: &Call, args: &ImportArgs, pool: &str, opened: &WritablePool) {
+    let synced = opened.engine.txgs().last_synced();
+    if let Some(wanted) = args.txg.filter(|wanted| synced.0 <= *wanted) {
+        errln!(call, "{pool} has the state of an earlier txg than {wanted}: none nearer to it can be opened");
+    }
 }
 
 /// Gives an imported pool to the daemon, or closes and remembers it where there is none. `place` is where it is remembered, if that

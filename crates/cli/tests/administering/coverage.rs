@@ -218,6 +218,16 @@ fn a_pool_goes_back_to_a_txg() {
     };
     let before = txg(&lab);
     lab.ok("zfs create p/new");
+    // A pool that commands use is not changed by an import.
+    for (line, how) in [
+        (format!("zpool import -T {before} p"), "export it before it goes back to an earlier state"),
+        ("zpool import --rewind-to-checkpoint p".to_owned(), "export it before it goes back to an earlier state"),
+        ("zpool import p other".to_owned(), "export it before it gets another name"),
+    ] {
+        let said = lab.fails(&line);
+        assert!(said.contains("cannot import 'p': it is imported") && said.contains(how), "{line}: {said}");
+    }
+    assert!(lab.ok("zfs list -H -o name -r p").contains("p/new"));
     lab.ok("zpool export p");
     lab.ok(&format!("zpool import -T {before} p"));
     let names = lab.ok("zfs list -H -o name -r p");
