@@ -92,7 +92,7 @@ pub struct LoggedError {
     pub zap: ObjectId,
     /// Key of the entry there.
     pub key: String,
-    /// Head dataset under which the log keeps the entry; 0 in the old form.
+    /// Object set of the head dataset under which the log lists the entry (feature `head_errlog`); 0 in a log without that feature.
     head: u64,
     name: ErrorName,
 }

@@ -15,7 +15,7 @@ pub(super) struct TakenNames {
 }
 
 impl TakenNames {
-    /// The names in these lists; targets without a name of their own are those of a pool with the GUID 0.
+    /// Collects the names in these lists. The caller made the list of targets for the pool GUID 0, which is a part of their default names.
     pub(super) fn of(nbd: &[NbdExport], iscsi: &[IscsiTarget], smb: &[SmbShare]) -> Self {
         let units = |target: &IscsiTarget| {
             let iqn = target.iqn.clone();

@@ -1,7 +1,7 @@
 //! Scrub of the blocks in the error log (`zpool scrub -e`).
 //!
 //! ```text
-//!   start ─► `error_scrub` in the MOS: running ─► entries of the log, some per txg:
+//!   start ─► the MOS records that it runs (`error_scrub`) ─► the entries of the error log, up to 256 in each txg:
 //!              block is in no dataset any more ─► the entry is removed
 //!              all copies and columns are right, or were repaired ─► the entry is removed
 //!              else, or its dataset cannot be read ─► the entry stays
@@ -60,7 +60,7 @@ pub fn is_finished(scrub: &ErrorScrubPhys) -> bool {
     (scrub.func, scrub.state) == (ERROR_SCRUB, FINISHED)
 }
 
-/// The last error scrub that a MOS records, if there was one since the last scrub.
+/// The last error scrub that a MOS records; `None` if a scrub was started since then, which erases the record.
 pub async fn error_scrub_in(rq: &Request, mos: &Mos) -> Result<Option<ErrorScrubPhys>, PoolError> {
     let words = mos.named_words(rq, names::ERRORSCRUB).await?.unwrap_or_default();
     Ok(ErrorScrubPhys::from_words(&words).filter(|scrub| scrub.func == ERROR_SCRUB))
@@ -99,7 +99,8 @@ impl ErrorScrubs<'_> {
         Logged::read(rq, &mos, by_head).await
     }
 
-    /// Runs the error scrub, if one is recorded as running, until it ends, is paused or stopped.
+    /// Carries out the error scrub that the MOS records as running, until it ends, or an administrator pauses or stops it. Does nothing
+    /// if the MOS records none.
     ///
     /// # Errors
     /// Errors of reading or writing the MOS.
@@ -218,7 +219,8 @@ impl ErrorScrubTask<'_, '_> {
         Ok(())
     }
 
-    /// Removes from the log what is right, and counts what was read, unless the error scrub ended meanwhile.
+    /// Removes the entries of a part whose blocks are right from the error log, and adds the part to the counts in the record. Does
+    /// nothing if an administrator stopped the error scrub meanwhile.
     async fn record(&mut self, part: Part) -> Result<(), PoolError> {
         let Some(mut scrub) = self.open().await? else { return Ok(()) };
         let examined = part.right.len() as u64 + part.lost;

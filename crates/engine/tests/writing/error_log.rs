@@ -221,10 +221,6 @@ fn a_stopped_error_scrub_keeps_the_log() {
         assert_eq!(listed_live(&engine, &dir).await.0, 1);
         let stopped = of_errors.progress(rq).await.unwrap().unwrap();
         assert!(!errors::is_open(&stopped) && !errors::is_finished(&stopped) && stopped.examined == 0, "{stopped:?}");
-        scrubs.start().await.unwrap();
-        assert_eq!(of_errors.progress(rq).await.unwrap(), None);
-        assert!(of_errors.start().await.unwrap_err().to_string().contains("currently scrubbing"));
-        scrubs.stop().await.unwrap();
 
         let set = engine.open_set(rq, "tank", None).await.unwrap();
         {
@@ -234,8 +230,15 @@ fn a_stopped_error_scrub_keeps_the_log() {
         engine.sync().await.unwrap();
         of_errors.start().await.unwrap();
         of_errors.run().await.unwrap();
-        let ended = of_errors.progress(rq).await.unwrap();
-        assert!(ended.is_none_or(|ended| ended.errors == 0), "{ended:?}");
+        let ended = of_errors.progress(rq).await.unwrap().unwrap();
+        assert!(errors::is_finished(&ended) && (ended.examined, ended.errors) == (1, 0), "{ended:?}");
+        of_errors.start().await.unwrap();
+        assert_eq!(of_errors.progress(rq).await.unwrap(), Some(ended), "the log has no entry any more");
+
+        scrubs.start().await.unwrap();
+        assert_eq!(of_errors.progress(rq).await.unwrap(), None);
+        assert!(of_errors.start().await.unwrap_err().to_string().contains("currently scrubbing"));
+        scrubs.stop().await.unwrap();
         engine.export().await.unwrap();
     });
     zdb::assert_clean(&dir, "tank");
