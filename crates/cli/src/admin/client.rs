@@ -208,7 +208,7 @@ fn answer_in(frame: Frame) -> io::Result<Answer> {
 /// The failure of a user who may not ask a process.
 pub fn denied(remote: &RemoteProcess) -> Failure {
     let which = if remote.is_daemon { "the daemon" } else { "the process that has the pool open" };
-    Failure::failed(format!("permission denied: only its user and root may ask {which} ({})", remote.pid))
+    Failure::failed(format!("permission denied: only its user and root may ask {which} (process {})", remote.pid))
 }
 
 /// The failure of a conversation. A command that has not begun can be tried again if the process is closing the pool.

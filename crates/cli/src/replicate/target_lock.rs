@@ -24,7 +24,7 @@ impl TargetLock {
     /// # Errors
     /// If another process replicates to it.
     pub fn of(target: &str) -> Result<Self, Failure> {
-        // Without a runtime directory, there is no other process that would be found.
+        // Without a runtime directory there is no place for the lock: the replication goes on without it.
         own_runtime().map_or(Ok(TargetLock { _file: None }), |folder| TargetLock::within(&folder, target))
     }
 

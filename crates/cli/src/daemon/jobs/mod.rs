@@ -6,8 +6,8 @@
 //!                                                                     └─ `weir replicate`, unless the target has a snapshot since then
 //! ```
 //!
-//! The daemon makes up a missed run once, as soon as the pool is open; none is missed before the daemon first knew the job with its
-//! schedule ([`Since`]). It reads from the pool what earlier runs did (names of
+//! The daemon makes up a missed run once, as soon as the pool is open. A run counts as missed only if the daemon knew the job with its
+//! present schedule at that time ([`Since`]). It reads from the pool what earlier runs did (names of
 //! snapshots, start of the last scrub). The runs in `jobs.json` are shown; only of a pool that is not open, they say whether a run
 //! was missed. A run that fails is repeated after [`RETRY_SECONDS`].
 #![allow(clippy::disallowed_methods, reason = "a real process, in real time")]
@@ -124,8 +124,7 @@ impl Jobs {
         let mut list = self.list.lock();
         list.configured = jobs;
         list.arrange(now().sec);
-        let known: BTreeMap<String, Since> =
-            list.scheduled.iter().map(|one| (one.job.name.clone(), one.known_since())).collect();
+        let known = list.known_since();
         if known == list.since {
             return;
         }
@@ -176,7 +175,7 @@ impl Jobs {
     fn change(&self, list: &mut List, added: Vec<JobText>) -> Result<(), String> {
         let mut new = List { added, ..list.clone() };
         new.arrange(now().sec);
-        new.since = new.scheduled.iter().map(|one| (one.job.name.clone(), one.known_since())).collect();
+        new.since = new.known_since();
         self.save(&new, &new.added)?;
         *list = new;
         Ok(())
@@ -248,6 +247,12 @@ impl Jobs {
 }
 
 impl List {
+    /// Since when each scheduled job has its schedule, by name of the job.
+    fn known_since(&self) -> BTreeMap<String, Since> {
+        let of = |one: &Scheduled| Since { schedule: one.job.schedule_with_zone(), at: one.since };
+        self.scheduled.iter().map(|one| (one.job.name.clone(), of(one))).collect()
+    }
+
     /// Schedules all jobs anew. One that did not change keeps its state; a new one has the runs before this start.
     fn arrange(&mut self, now: i64) {
         let before = std::mem::take(&mut self.scheduled);
@@ -313,10 +318,6 @@ fn start(daemon: &Arc<Daemon>, job: Job, due: i64) {
 }
 
 impl Scheduled {
-    fn known_since(&self) -> Since {
-        Since { schedule: self.job.schedule_with_zone(), at: self.since }
-    }
-
     /// Marks the job as running, and returns the time for which it is due, if it is.
     fn begin(&mut self, now: i64) -> Option<i64> {
         let due = self.job.schedule.latest(now).ok().filter(|due| *due > self.since)?;
