@@ -286,8 +286,9 @@ impl Alternative {
     }
 }
 
-/// Deviation of the mean latency, as a factor in either direction, from which on the simulations say little.
-const FAR_LATENCY: f64 = 2.0;
+/// Part of the measured mean latency below which that of the simulation shows that the model lacks something. A simulated latency, which
+/// is that at the client, may be any multiple of the one that the server measured.
+const FAR_LATENCY: f64 = 0.5;
 
 /// How far the simulation of now is from what was measured. The rate of clients that wait between requests is that of the load whatever
 /// the pool does: then the latency shows how good the simulation is.
@@ -300,11 +301,10 @@ fn deviation(measured: &Measured, now: &Outcome) -> String {
         percent(now.operations_per_second, measured.operations_per_second),
         percent(mean_us, measured.mean_us)
     );
-    let factor = mean_us.max(1e-9) / measured.mean_us.max(1e-9);
-    if !(1.0 / FAR_LATENCY..=FAR_LATENCY).contains(&factor) {
+    if mean_us < measured.mean_us * FAR_LATENCY {
         out.push_str(
-            "The simulated latency is far from the measured one: the model lacks what this load waits for (weir why names it), so the \
-             changes may do more or less than it says.\n",
+            "The simulated latency is less than half of the measured one: the load waits for something that the simulation lacks, and the \
+             changes may do more or less than the table says. 'weir why' shows what the load waits for.\n",
         );
     }
     out
@@ -483,6 +483,19 @@ mod tests {
         };
         let bytes = |cached| base::working_set(&running(), &reads(cached), 4096).0;
         assert_eq!([bytes(500), bytes(1000), bytes(0)], [256 << 20, 128 << 20, 512 << 20]);
+    }
+
+    #[test]
+    fn a_simulated_latency_far_below_the_measured_one_is_said() {
+        let mut of = answers(&running(), &sync_writes(), &[]).unwrap();
+        let [simulated_us, ..] = of.alternatives[0].prediction.outcome.latency_us;
+        for (part, is_said) in [(0.4, true), (0.6, false), (3.0, false)] {
+            of.measured.mean_us = simulated_us / part;
+            let text = text(&of);
+            let percent = format!("{:+.0} % of the mean latency", (part - 1.0) * 100.0);
+            assert!(text.contains(&percent), "{text}");
+            assert_eq!(text.contains("less than half of the measured one"), is_said, "{part}: {text}");
+        }
     }
 
     #[test]
